@@ -1,0 +1,76 @@
+"""What the commands share: the options of the engine, the engine itself, the store, and the progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from app.contracts import EngineLike
+from app.contracts import Progress as Report
+from app.service import EngineService
+from app.settings import Settings
+from engine.config import EngineConfig
+from engine.records import EngineInfo
+from storage.recorder import StoreRecorder
+from storage.store import Store
+
+Target = Annotated[
+    str | None, typer.Option("--target", "--model", help="Target model: embedded, a local folder or a Hugging Face id.")
+]
+DraftModel = Annotated[str | None, typer.Option(help="Model of the draft_model drafter: a local folder or a Hugging Face id.")]
+Dtype = Annotated[str | None, typer.Option(help="auto (the fastest kernels), fp32, fp16 or bf16.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
+KvBudget = Annotated[str | None, typer.Option(help="Most memory of keys and values, for example 1GiB.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; 0 takes all physical cores.")]
+Database = Annotated[str | None, typer.Option("--db", help="Database URL; a SQLite file in the data folder when left out.")]
+
+
+def real_engine(config: EngineConfig, progress: Report) -> EngineLike:
+    """The engine; imported here because torch takes seconds, and `runs` does not need it."""
+    from engine.engine import Engine
+
+    return Engine(config, progress)
+
+
+class Records(NamedTuple):
+    """An open store and the recorder that writes into it."""
+
+    store: Store
+    recorder: StoreRecorder
+
+
+@contextmanager
+def open_records(settings: Settings) -> Iterator[Records]:
+    """Opens the store of these settings; on leaving, what waits is written and both are closed.
+
+    Raises:
+        StoreUnavailableError: the database cannot be made, read or written.
+    """
+    with Store(settings.db_url) as store:
+        recorder = StoreRecorder(store)
+        try:
+            yield Records(store, recorder)
+        finally:
+            recorder.close()
+
+
+def wait_with_progress(service: EngineService, console: Console) -> EngineInfo:
+    """Waits until the engine is loaded and shows how far it is, when a person watches.
+
+    Raises:
+        UserError, EngineFailure: what loading ended with.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(service.status.message, total=1.0)
+        while True:
+            try:
+                return service.wait_ready(0.1)
+            except TimeoutError:
+                status = service.status
+                bar.update(task, description=status.message, completed=status.progress)

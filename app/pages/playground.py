@@ -1,0 +1,166 @@
+"""The Playground: one prompt, one drafter, the tokens as they are accepted and rejected."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
+from starlette.datastructures import Headers
+
+from app.i18n import text
+from app.live import LiveBoard
+from app.pages.board import make_board, make_header, snapshot_of
+from app.pages.form import FormWidgets, choice_updates, form_values, make_form, preset_prompt, preset_update, read_form
+from app.pages.head import request_language
+from app.pages.replay import form_of
+from app.pages.run import PlaygroundRun, notice
+from app.service import EngineService
+from app.state import ActiveRuns, PlaygroundForm, join_stops
+from engine.errors import DraftboardError, UserError
+from storage.store import Store
+
+# More browsers than that wait in Gradio's queue; the engine batches what runs.
+CONCURRENT_RUNS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Playground:
+    """What the page's handlers share."""
+
+    service: EngineService
+    store: Store
+    board: LiveBoard = field(default_factory=LiveBoard)
+    active: ActiveRuns = field(default_factory=ActiveRuns)
+
+    def build(self, i18n: gr.I18n) -> None:
+        """Lays the page out inside the current Blocks and wires it."""
+        make_header(self.service)
+        with gr.Row(elem_id="page"):
+            with gr.Column(elem_id="form", min_width=280):
+                form = make_form(i18n)
+            with gr.Column(elem_id="output", min_width=280):
+                board = make_board(self.service, self.store, self.board)
+        self._wire(form, board)
+        gr.api(self.generate, api_name="generate", concurrency_limit=CONCURRENT_RUNS)
+
+    def _wire(self, form: FormWidgets, board: gr.HTML) -> None:
+        private: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+        form.run.click(self.run, form.inputs, board, concurrency_limit=CONCURRENT_RUNS, trigger_mode="multiple", **private)
+        form.stop.click(self.stop, None, None, queue=False, **private)
+        form.task.input(self.choose_task, form.task, form.preset, queue=False, **private)
+        form.preset.input(preset_prompt, [form.task, form.preset], form.prompt, queue=False, **private)
+        board.open(self.open_run, None, [*form.inputs, board], concurrency_limit=CONCURRENT_RUNS, **private)
+        demo = gr.context.Context.root_block
+        assert demo is not None, "the page is built inside Blocks"
+        opened = [form.task, form.preset, *form.inputs, board]
+        demo.load(self.load, None, opened, concurrency_limit=CONCURRENT_RUNS, **private)
+        demo.unload(self.close)
+
+    async def run(self, request: gr.Request, *values: Any) -> AsyncIterator[str]:
+        """Run button: streams deltas into the board; the page hears of a mistake in a toast."""
+        try:
+            form = read_form(values)
+            run = self._prepare(form, self.active.begin(request.session_hash or ""))
+            async for delta in self._stream(run, request.session_hash or ""):
+                yield delta
+        except DraftboardError as error:
+            yield notice("idle")
+            raise gr.Error(str(error), print_exception=False) from error
+        if run.warning:
+            gr.Warning(text(visitor_language(request), "toast.unsaved", reason=run.warning))
+
+    def _prepare(self, form: PlaygroundForm, cancel: threading.Event) -> PlaygroundRun:
+        return PlaygroundRun(self.service, self.store, self.board, form, form.to_request(), cancel)
+
+    async def _stream(self, run: PlaygroundRun, session: str) -> AsyncIterator[str]:
+        try:
+            async for delta in run.stream():
+                yield delta
+        finally:
+            self.active.end(session, run.cancel)
+
+    def stop(self, request: gr.Request) -> None:
+        """Stop button: ends the runs of this browser tab within one engine step."""
+        self.active.stop(request.session_hash or "")
+
+    def close(self, request: gr.Request) -> None:
+        """The tab was closed or reloaded."""
+        self.active.stop(request.session_hash or "")
+
+    def choose_task(self, task: str, request: gr.Request) -> Any:
+        """The presets of the chosen task."""
+        return preset_update(task, visitor_language(request))
+
+    def load(self, request: gr.Request) -> list[Any]:
+        """A page was opened: labels in the visitor's language, and the run of the address when it has one."""
+        language = visitor_language(request)
+        task, preset, plain = choice_updates(language)
+        run_id = dict(request.query_params).get("run")
+        restored = self._restored(run_id) if run_id else None
+        if restored is None:
+            skipped = [gr.skip()] * len(form_values(PlaygroundForm()))
+            return [task, preset, *skipped[:-1], plain, gr.skip()]
+        *values, chosen_plain, snapshot = restored
+        return [task, preset, *values, gr.update(choices=plain["choices"], value=chosen_plain), snapshot]
+
+    def open_run(self, event: gr.EventData) -> list[Any]:
+        """A click on a recent run: its settings and its trace."""
+        restored = self._restored(str(event.run))
+        return restored or [gr.skip()] * (len(form_values(PlaygroundForm())) + 1)
+
+    def _restored(self, run_id: str) -> list[Any] | None:
+        """The widgets' values and the board's of a stored run; None (and a toast) when there is no such run."""
+        try:
+            detail = self.store.get_run(run_id)
+            snapshot = snapshot_of(self.board, self.store, run_id)
+        except UserError as error:
+            gr.Warning(str(error))
+            return None
+        return [*form_values(form_of(detail)), '{"open":true,' + snapshot[1:]]
+
+    async def generate(
+        self,
+        request: gr.Request,
+        prompt: str,
+        drafter: str = "ngram",
+        gamma: int = 4,
+        options: dict[str, Any] | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        max_tokens: int = 128,
+        stop: list[str] | None = None,
+        chat_template: bool = True,
+        plain: str = "off",
+    ) -> AsyncIterator[dict[str, Any]]:
+        """One prompt for programs: yields {run_id, text} while it runs and the whole result at the end."""
+        form = PlaygroundForm(
+            prompt=prompt,
+            chat_template=chat_template,
+            drafter=drafter,
+            gamma=gamma,
+            options=options or {},
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            max_tokens=max_tokens,
+            stop=join_stops(stop or ()),
+            plain=plain,
+        )
+        try:
+            run = self._prepare(form, threading.Event())
+            async for _ in self._stream(run, ""):
+                yield {"run_id": run.run_id, "finished": False}
+        except DraftboardError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        yield run.document()
+
+
+def visitor_language(request: gr.Request) -> str:
+    """The language of the page that sent an event."""
+    return request_language(Headers(dict(request.headers)))

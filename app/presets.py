@@ -1,0 +1,30 @@
+"""The prompts that the page and the benchmarks offer, by task; they live in `assets/presets`."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+TASKS = ("code", "summarization", "korean", "math", "chat")
+PRESET_FOLDER = Path(__file__).resolve().parent.parent / "assets" / "presets"
+
+
+class Preset(NamedTuple):
+    """One prompt; `title` by language ("en", "ko")."""
+
+    id: str
+    title: dict[str, str]
+    prompt: str
+
+
+@cache
+def load_presets() -> dict[str, tuple[Preset, ...]]:
+    """The presets of every task, tasks and presets in the order in which they are shown."""
+    return {task: _read(PRESET_FOLDER / f"{task}.json") for task in TASKS}
+
+
+def _read(path: Path) -> tuple[Preset, ...]:
+    return tuple(Preset(row["id"], row["title"], row["prompt"]) for row in orjson.loads(path.read_bytes()))

@@ -1,0 +1,319 @@
+"""One worker thread owns the engine; everybody else submits requests to it and takes events from handles.
+
+Nothing but the worker ever touches the engine, so no lock guards it: clients put commands into an inbox, which the worker empties
+before every step and on which it sleeps when there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from app.contracts import EngineLike, Progress, Recorder
+from app.handles import Channel, RequestHandle
+from engine.config import GenerationRequest
+from engine.errors import DraftboardError, EngineFailure, UserError
+from engine.records import EngineInfo, Event, Finished, FinishReason
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """How the engine is: `progress` runs from 0 to 1 while loading; `info` is None until it was ready once."""
+
+    state: Literal["loading", "ready", "failed"]
+    message: str
+    progress: float
+    info: EngineInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    channel: Channel
+    accepted: Future[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cancel:
+    channel: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+class EngineService:
+    """Shares one engine between any number of clients.
+
+    Args:
+        factory: builds the engine in the worker thread, reporting progress; called again after a step that broke the engine.
+        recorder: takes the requests with a run id while they run; stays the caller's, who closes it after `stop`.
+    """
+
+    def __init__(self, factory: Callable[[Progress], EngineLike], recorder: Recorder | None = None) -> None:
+        self._factory = factory
+        self._recorder = recorder
+        self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Stop] = queue.SimpleQueue()
+        self._gate = threading.Lock()  # makes "closed?" and "put into the inbox" one act
+        self._closed = False
+        self._stopping = threading.Event()
+        self._settled = threading.Event()  # ready or failed
+        self._load_error: BaseException | None = None
+        self._channels: dict[str, Channel] = {}  # accepted and not finished, by request id; the worker's own
+        self._status = ServiceStatus("loading", "The engine has not started.", 0.0, None)
+        self._thread = threading.Thread(target=self._run, name="draftboard-engine", daemon=True)
+
+    @property
+    def status(self) -> ServiceStatus:
+        return self._status
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that wait or run."""
+        return len(self._channels)
+
+    def start(self) -> None:
+        """Begins to load the engine and returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Cancels what runs, ends its requests and joins the worker. Idempotent."""
+        self._stopping.set()
+        self._inbox.put(_Stop())
+        if self._thread.ident is not None:
+            self._thread.join()
+        else:
+            self._end(None)
+
+    def wait_ready(self, timeout: float | None = None) -> EngineInfo:
+        """Blocks until the engine is loaded.
+
+        Raises:
+            TimeoutError: it still loads after `timeout` seconds.
+            UserError, EngineFailure: what loading ended with.
+        """
+        if not self._settled.wait(timeout):
+            raise TimeoutError(f"The engine still loads: {self._status.message}")
+        if self._load_error is not None:
+            raise self._load_error
+        info = self._status.info
+        assert info is not None, "a settled service has an engine or an error"
+        return info
+
+    def submit(self, request: GenerationRequest, run_id: str | None = None, label: str = "") -> RequestHandle:
+        """Hands a request to the engine; waits while the engine loads.
+
+        Args:
+            request: what to generate.
+            run_id: the stored run that the request belongs to; None does not record it.
+            label: of the request inside its run.
+
+        Raises:
+            UserError: the request cannot run here, or the model could not be loaded.
+            EngineFailure: the service has stopped, or the engine is broken.
+        """
+        channel = Channel(request, run_id, label)
+        accepted: Future[str] = Future()
+        with self._gate:
+            if self._closed:
+                raise EngineFailure("The engine service has stopped.")
+            self._inbox.put(_Submit(channel, accepted))
+        try:
+            accepted.result()
+        except BaseException:  # an interrupted wait, too, must leave no request behind
+            self._cancel_channel(channel)
+            raise
+        return RequestHandle(channel, self._cancel_channel)
+
+    def _cancel_channel(self, channel: Channel) -> None:
+        """Safe from any thread and from a finalizer: SimpleQueue.put may be re-entered."""
+        channel.cancelled = True
+        self._inbox.put(_Cancel(channel))
+
+    # Everything below runs in the worker thread.
+
+    def _run(self) -> None:
+        engine: EngineLike | None = None
+        try:
+            engine = self._load("Loading the model")
+            while self._take_commands(engine):
+                if engine is not None and engine.has_work():
+                    engine = self._step(engine)
+        finally:
+            self._end(engine)
+
+    def _load(self, message: str) -> EngineLike | None:
+        self._settled.clear()
+        self._load_error = None
+        self._status = replace(self._status, state="loading", message=message, progress=0.0)
+        try:
+            engine = self._factory(self._report_progress)
+        except DraftboardError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - whatever loading raises belongs to the callers, not to this thread
+            _log.exception("The engine could not be loaded")
+            self._fail(EngineFailure(f"The engine could not be loaded: {_words(error)}"))
+        else:
+            self._status = ServiceStatus("ready", "Ready", 1.0, engine.info)
+            self._settled.set()
+            return engine
+        return None
+
+    def _report_progress(self, message: str, fraction: float) -> None:
+        if self._stopping.is_set():
+            raise EngineFailure("The engine service was stopped while it loaded.")
+        self._status = replace(self._status, message=message, progress=min(1.0, max(0.0, fraction)))
+
+    def _fail(self, error: BaseException) -> None:
+        self._load_error = error
+        self._status = replace(self._status, state="failed", message=str(error))
+        self._settled.set()
+
+    def _take_commands(self, engine: EngineLike | None) -> bool:
+        """Obeys all commands, sleeping for the first when the engine is idle; False when the service is to stop."""
+        idle = engine is None or not engine.has_work()
+        while True:
+            try:
+                command = self._inbox.get(block=idle)
+            except queue.Empty:
+                return True
+            idle = False
+            match command:
+                case _Stop():
+                    return False
+                case _Submit(channel, accepted):
+                    self._add(engine, channel, accepted)
+                # Ids of a rebuilt engine begin anew, so the id alone could name somebody else's request.
+                case _Cancel(channel) if engine is not None and self._channels.get(channel.request_id) is channel:
+                    engine.cancel(channel.request_id)
+
+    def _add(self, engine: EngineLike | None, channel: Channel, accepted: Future[str]) -> None:
+        if engine is None:
+            accepted.set_exception(self._load_error or EngineFailure("The engine is not loaded."))
+            return
+        if channel.cancelled:
+            accepted.set_exception(EngineFailure("The request was cancelled."))
+            return
+        try:
+            channel.request_id = engine.add(channel.request)
+        except UserError as error:
+            accepted.set_exception(error)
+            return
+        except Exception as error:  # noqa: BLE001 - a fault in one request's checks must not end the others
+            _log.exception("A request could not be added")
+            accepted.set_exception(EngineFailure(f"The request could not be started: {_words(error)}"))
+            return
+        self._channels[channel.request_id] = channel
+        self._open_row(channel)
+        accepted.set_result(channel.request_id)
+
+    def _step(self, engine: EngineLike) -> EngineLike | None:
+        """One engine step; returns the engine to go on with."""
+        try:
+            events = engine.step()
+        except Exception as error:  # noqa: BLE001 - whatever breaks a step, its requests must hear of it and the service live on
+            _log.exception("An engine step failed; the engine is rebuilt")
+            self._end_all("failed", f"The engine failed in the middle of a step: {_words(error)}. It restarts; try again.")
+            self._close(engine)
+            return self._load("Restarting the engine after a failure")
+        for event in events:
+            self._dispatch(event)
+        return engine
+
+    def _dispatch(self, event: Event) -> None:
+        channel = self._channels.get(event.request_id)
+        if channel is None:
+            return
+        channel.note(event)
+        if not isinstance(event, Finished):
+            self._record(channel, event)
+            channel.events.put(event)
+            return
+        # The end is told when it is stored: whoever has seen it finds the request in the store.
+        del self._channels[event.request_id]
+        if not self._record(channel, event, partial(_deliver_end, channel, event)):
+            channel.events.put(event)
+
+    def _open_row(self, channel: Channel) -> None:
+        if self._recorder is None or channel.run_id is None:
+            return
+        try:
+            channel.row = self._recorder.open_request(channel.run_id, channel.request, channel.label)
+        except Exception as error:  # noqa: BLE001 - a fault of the store must not lose the person's output
+            channel.record_error = _not_saved(error)
+
+    def _record(self, channel: Channel, event: Event, written: Callable[[str | None], None] | None = None) -> bool:
+        """Gives an event to the recorder; False when there is none for this request, so that nobody will call `written`."""
+        if self._recorder is None or channel.row is None:
+            return False
+        try:
+            self._recorder.on_event(channel.row, event, written)
+        except Exception as error:  # noqa: BLE001 - a fault of the store must not lose the person's output
+            channel.row, channel.record_error = None, _not_saved(error)
+            return False
+        return True
+
+    def _end_all(self, reason: FinishReason, error: str | None = None) -> None:
+        info = self._status.info
+        lossless = {drafter.name: drafter.lossless for drafter in info.drafters} if info is not None else {}
+        for channel in list(self._channels.values()):
+            self._dispatch(channel.ended_from_outside(reason, lossless.get(channel.request.drafter.name, True), error))
+
+    def _end(self, engine: EngineLike | None) -> None:
+        """Leaves nobody waiting, whatever the reason for ending."""
+        with self._gate:
+            self._closed = True
+        if engine is not None:
+            for request_id in self._channels:
+                engine.cancel(request_id)
+            if engine.has_work():
+                self._step_once_more(engine)
+            self._close(engine)
+        self._end_all("cancelled")
+        if not self._settled.is_set() or self._load_error is None:
+            self._fail(EngineFailure("The engine service has stopped."))
+        while True:
+            try:
+                command = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(command, _Submit):
+                command.accepted.set_exception(EngineFailure("The engine service has stopped."))
+
+    def _step_once_more(self, engine: EngineLike) -> None:
+        """Lets the engine end its cancelled requests itself: their results have the engine's own times."""
+        try:
+            for event in engine.step():
+                self._dispatch(event)
+        except Exception:  # noqa: BLE001 - on the way out the caller ends the requests anyway
+            _log.exception("The last engine step failed")
+
+    @staticmethod
+    def _close(engine: EngineLike) -> None:
+        try:
+            engine.close()
+        except Exception:  # noqa: BLE001 - a broken engine may fail to close; a new one replaces it
+            _log.exception("The engine could not be closed")
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(". ")
+
+
+def _deliver_end(channel: Channel, event: Finished, error: str | None) -> None:
+    """Called by the recorder, from its own thread."""
+    channel.record_error = error
+    channel.events.put(event)
+
+
+def _not_saved(error: Exception) -> str:
+    _log.error("A request could not be recorded", exc_info=error)
+    return str(error) if isinstance(error, DraftboardError) else f"The run could not be saved: {error}"

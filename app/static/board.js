@@ -1,0 +1,334 @@
+/* The board: takes numbered deltas, draws them once, and asks for what it missed. */
+(() => {
+  "use strict";
+  const D = window.Draftboard;
+  const { el, t } = D;
+  const POLL_MS = 900;
+  const LOST_AFTER = 4;
+
+  const newRun = (id) => ({
+    id,
+    seq: 0,
+    ask: {},
+    metrics: {},
+    ended: {},
+    lane: null,
+    batch: 1,
+    comparison: null,
+    done: false,
+    heard: performance.now(),
+  });
+
+  class Board {
+    /** `server` has snapshot(run, after) and recent(); `open(id)` asks for a stored run and its settings. */
+    constructor(element, server, open) {
+      this.server = server;
+      this.seen = new Set();
+      this.run = null;
+      this.fetching = false;
+      this.stream = new D.TokenStream((index) => this.steps.highlight(index));
+      this.steps = new D.StepList((index) => this.stream.highlight(index));
+      this.panel = new D.Panel();
+      this.recent = new D.RecentRuns(server, open);
+      this.status = el("p", { class: "db-status", role: "status", "aria-live": "polite" });
+      this.link = el("button", { type: "button", class: "db-link", hidden: true, text: t("run.link"), title: t("run.link.title") });
+      this.link.addEventListener("click", () => this.copyLink());
+      this.meter = el("div", { class: "db-meter", hidden: true }, el("span"));
+      this.empty = this.emptyState();
+      this.plainText = el("pre", { class: "db-plain-text" });
+      this.plainHead = el("span", { class: "db-plain-head" });
+      this.plain = el("details", { class: "db-plain", hidden: true }, el("summary", {}, el("b", { text: t("plain.title") }), this.plainHead), this.plainText);
+      element.replaceChildren(
+        el(
+          "div",
+          { class: "db-main" },
+          el("div", { class: "db-top" }, this.status, this.link, D.blanksSwitch(this.stream.node)),
+          this.meter,
+          D.legend(this.stream.node),
+          el("div", { class: "db-stream-box" }, this.empty, this.stream.node),
+          this.plain,
+        ),
+        this.panel.node,
+        this.steps.node,
+        this.recent.node,
+      );
+      this.say("state.idle");
+      document.addEventListener("click", (event) => {
+        if (event.target.closest?.("#run")) this.asked();
+        else if (event.target.closest?.("#stop") && document.body.classList.contains("db-busy")) {
+          this.stopAsked = !this.answered; // the server may not know the run yet: asked again when it does
+          this.say("state.stopping");
+        }
+      });
+      setInterval(() => this.poll(), POLL_MS);
+    }
+
+    emptyState() {
+      return el("div", { class: "db-empty" }, el("p", { class: "db-empty-title", text: t("empty.title") }), el("p", { text: t("empty.text") }));
+    }
+
+    say(key, values) {
+      this.status.textContent = t(key, values);
+      this.status.dataset.state = key.replace("state.", "");
+    }
+
+    /** Takes what the server sent: a notice before a run exists, a delta, or a snapshot. */
+    take(text) {
+      if (!text) return;
+      const message = JSON.parse(text);
+      if (!message.run) {
+        this.notice(message);
+        return;
+      }
+      if (message.open) this.show(message.run);
+      if (!this.run || this.run.id !== message.run) {
+        if (this.seen.has(message.run)) return; // an earlier run of this page that still sends
+        if (message.from > 1) {
+          this.show(message.run);
+          this.catchUp();
+          return;
+        }
+        this.show(message.run);
+      }
+      this.apply(message);
+    }
+
+    /** The person pressed Run: Stop works from now on, whatever the server does meanwhile. */
+    asked() {
+      this.answered = false;
+      this.stopAsked = false;
+      this.busy(true);
+      this.say("state.starting");
+    }
+
+    /** The first sign of the run that was asked for. */
+    answer() {
+      this.answered = true;
+      if (this.stopAsked) {
+        this.stopAsked = false;
+        setTimeout(() => document.querySelector("#stop")?.click());
+      }
+    }
+
+    notice({ state, message, progress }) {
+      if (state !== "idle") this.answer();
+      this.busy(state !== "idle");
+      this.meter.hidden = state !== "loading";
+      if (state === "loading") {
+        this.meter.firstChild.style.width = `${Math.round(100 * progress)}%`;
+        this.say("state.loading", { message, percent: Math.round(100 * progress) });
+      } else this.say(`state.${state}`);
+    }
+
+    show(id) {
+      this.seen.add(id);
+      this.run = newRun(id);
+      this.stream.reset();
+      this.steps.reset();
+      this.panel.reset();
+      this.plainText.textContent = "";
+      this.plainHead.textContent = "";
+      this.plain.hidden = true;
+      this.plain.open = false;
+      this.meter.hidden = true;
+      this.link.hidden = true;
+    }
+
+    apply(message) {
+      const run = this.run;
+      run.heard = performance.now();
+      if (message.from > run.seq + 1) {
+        this.catchUp();
+        return;
+      }
+      const fresh = message.ev.slice(run.seq + 1 - message.from);
+      if (!fresh.length) return;
+      Object.assign(run.metrics, message.m);
+      const steps = [];
+      for (const event of fresh) {
+        if (event.k === "s" && event.l === "main") steps.push(D.readStep(event));
+        else this.note(event);
+        if (event.k === "s") {
+          run.lane = event.l;
+          run.batch = Math.max(run.batch, event.b ?? 1);
+        }
+      }
+      run.seq = message.seq;
+      if (steps.length) {
+        this.empty.hidden = true;
+        this.stream.addAll(steps);
+        this.steps.addAll(steps);
+      }
+      if (message.done) this.stream.flush(run.ended.main === "stop");
+      this.panel.update(run);
+      this.describe();
+    }
+
+    note(event) {
+      const run = this.run;
+      switch (event.k) {
+        case "run":
+          run.ask = event;
+          this.stream.greedy = event.greedy;
+          this.empty.hidden = true;
+          this.keepAddress(event);
+          if (matchMedia("(max-width: 860px)").matches) this.status.scrollIntoView({ block: "start" });
+          break;
+        case "wait":
+          run.waiting = event.ahead;
+          break;
+        case "go":
+          run.lane = event.l;
+          run.waiting = null;
+          run.promptTokens = event.n;
+          break;
+        case "back":
+          run.waiting = 0;
+          break;
+        case "s":
+          this.plain.hidden = false;
+          this.plainText.append(event.e[2].join(""));
+          break;
+        case "end":
+          run.ended[event.l] = event.why;
+          if (event.err) run.error = event.err;
+          break;
+        case "fin":
+          run.done = true;
+          run.status = event.status;
+          run.comparison = event.cmp;
+          run.error = event.error ?? run.error;
+          this.recent.refresh();
+          break;
+      }
+    }
+
+    describe() {
+      const run = this.run;
+      const n = run.metrics.main?.n ?? run.metrics.plain?.n ?? 0;
+      this.busy(!run.done);
+      if (run.done) {
+        const stoppedPlain = run.status === "cancelled" && run.ended.main && run.ended.main !== "cancelled";
+        if (stoppedPlain) this.say("state.plainstopped", { n });
+        else if (run.status === "failed") this.say("state.failed", { error: run.error ?? "" });
+        else if (run.status === "cancelled") this.say("state.cancelled", { n });
+        else if (run.status === "interrupted") this.say("state.interrupted", { n });
+        else this.say(`state.done.${run.ended.main ?? "stop"}`, { n });
+      } else if (D.known(run.waiting)) this.say("state.waiting", { ahead: run.waiting });
+      else if (run.lane === "plain") this.say("state.plain", { n: run.metrics.plain?.n ?? 0 });
+      else if (n === 0) this.say("state.prefill", { n: run.promptTokens ?? 0 });
+      else this.say("state.running", { n });
+      const plain = run.metrics.plain;
+      if (plain && !this.plain.hidden) this.plainHead.textContent = t("plain.head", { tps: D.num(plain.tps, 1), n: plain.n });
+    }
+
+    busy(on) {
+      document.body.classList.toggle("db-busy", on);
+      const stop = document.querySelector("#stop");
+      if (stop) stop.disabled = !on;
+    }
+
+    keepAddress(ask) {
+      this.link.hidden = !ask.saved;
+      if (!ask.saved) return;
+      const url = new URL(location.href);
+      url.searchParams.set("run", this.run.id);
+      history.replaceState(null, "", url);
+    }
+
+    async copyLink() {
+      const url = new URL(location.pathname, location.origin);
+      url.searchParams.set("run", this.run.id);
+      try {
+        await navigator.clipboard.writeText(url.href);
+        this.link.textContent = t("run.copied");
+      } catch {
+        this.link.textContent = url.href;
+      }
+      setTimeout(() => (this.link.textContent = t("run.link")), 1800);
+    }
+
+    /** Asks for the events that are missing: after a gap, and while another page or an earlier load of this one runs it. */
+    async catchUp() {
+      if (this.fetching || !this.run) return;
+      this.fetching = true;
+      const { id, seq } = this.run;
+      try {
+        const text = await this.server.snapshot([id, seq]);
+        this.failures = 0;
+        if (text && this.run?.id === id) this.apply(JSON.parse(text));
+      } catch {
+        // The next poll tries again; a server that is gone for longer is said.
+        this.failures = (this.failures ?? 0) + 1;
+        if (this.failures >= LOST_AFTER) this.say("state.lost");
+      } finally {
+        this.fetching = false;
+        if (this.run?.id === id) this.run.heard = performance.now();
+      }
+    }
+
+    poll() {
+      this.busy(document.body.classList.contains("db-busy")); // the Stop button may have been drawn after us
+      if (this.run && !this.run.done && performance.now() - this.run.heard > POLL_MS) this.catchUp();
+    }
+  }
+
+  /** The last runs of the store; a plain click opens one without leaving the page. */
+  class RecentRuns {
+    constructor(server, open) {
+      this.server = server;
+      this.open = open;
+      this.list = el("div", { class: "db-recent-list" });
+      this.node = el("section", { class: "db-recent" }, el("h3", { text: t("recent.title") }), this.list);
+      this.refresh();
+    }
+
+    async refresh() {
+      try {
+        this.draw(JSON.parse(await this.server.recent([])));
+      } catch {
+        this.draw([]);
+      }
+    }
+
+    draw(rows) {
+      if (!rows.length) {
+        this.list.replaceChildren(el("p", { class: "db-hint", text: t("recent.empty") }));
+        return;
+      }
+      this.list.replaceChildren(...rows.map((row) => this.row(row)));
+    }
+
+    row(row) {
+      const when = new Date(row.at);
+      const figures = [D.tOr(`drafter.${row.drafter}.label`, row.drafter), `γ ${row.gamma}`];
+      if (D.known(row.tps)) figures.push(`${D.num(row.tps, 1)} ${t("unit.tps")}`);
+      if (D.known(row.speedup)) figures.push(`${D.num(row.speedup, 2)}×`);
+      if (row.status !== "done") figures.push(D.tOr(`status.${row.status}`, row.status));
+      const link = el(
+        "a",
+        { class: "db-recent-row", href: `?run=${encodeURIComponent(row.id)}`, "data-run": row.id },
+        el("time", { datetime: when.toISOString(), text: when.toLocaleTimeString(D.lang, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }), title: when.toLocaleString(D.lang) }),
+        el("span", { class: "db-recent-prompt", text: row.prompt }),
+        el("span", { class: "db-recent-figures", text: figures.join(" · ") }),
+      );
+      link.addEventListener("click", (event) => {
+        if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+        event.preventDefault();
+        this.open(row.id);
+      });
+      return link;
+    }
+  }
+
+  D.RecentRuns = RecentRuns;
+
+  /** Called when Gradio has put the component on the page. */
+  D.mountBoard = ({ element, props, watch, server, open }) => {
+    const root = element.querySelector(".db-board");
+    const board = new Board(root, server, open);
+    board.busy(false);
+    watch("value", () => board.take(props.value));
+    board.take(props.value);
+  };
+})();

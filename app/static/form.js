@@ -1,0 +1,183 @@
+/* The parts of the form that Gradio has no widget for: header, drafter picker, keys. */
+(() => {
+  "use strict";
+  const D = window.Draftboard;
+  const { el, t, tOr } = D;
+  const STATUS_MS = 500;
+  const LANGUAGES = [
+    ["en", "English"],
+    ["ko", "한국어"],
+  ];
+
+  /** Asks how the engine is until it is ready or has failed; everybody else listens to `draftboard:engine`. */
+  const watchEngine = async (server) => {
+    for (;;) {
+      let status = null;
+      try {
+        status = JSON.parse(await server.status([]));
+      } catch {
+        /* the server restarts: ask again */
+      }
+      if (status) {
+        D.engine = status;
+        document.dispatchEvent(new CustomEvent("draftboard:engine"));
+        if (status.state !== "loading") return;
+      }
+      await new Promise((done) => setTimeout(done, STATUS_MS));
+    }
+  };
+
+  const whenEngine = (draw) => {
+    document.addEventListener("draftboard:engine", draw);
+    if (D.engine) draw();
+  };
+
+  D.mountHeader = ({ element, server }) => {
+    const engine = el("span", { class: "db-engine" });
+    const alarm = el("p", { class: "db-alarm", role: "alert", hidden: true });
+    const meter = el("div", { class: "db-meter", hidden: true }, el("span"));
+    const languages = el("div", { class: "db-switch", role: "group", "aria-label": t("app.language") });
+    for (const [code, name] of LANGUAGES) {
+      const button = el("button", { type: "button", lang: code, "aria-pressed": String(code === D.lang), text: name });
+      button.addEventListener("click", () => {
+        document.cookie = `draftboard_lang=${code}; path=/; max-age=31536000; SameSite=Lax`;
+        location.reload();
+      });
+      languages.append(button);
+    }
+    const theme = el("button", { type: "button", class: "db-theme", "aria-label": t("app.theme"), title: t("app.theme"), text: "◐" });
+    theme.addEventListener("click", () => {
+      const dark = document.body.classList.toggle("dark");
+      D.store.set("theme", dark ? "dark" : "light");
+    });
+    const kept = D.store.get("theme");
+    if (kept && !new URLSearchParams(location.search).has("__theme")) document.body.classList.toggle("dark", kept === "dark");
+    element.querySelector(".db-header").replaceChildren(
+      el("div", { class: "db-brand" }, el("h1", { text: "Draftboard" }), el("p", { text: t("app.tagline") })),
+      el("div", { class: "db-tools" }, engine, languages, theme),
+      meter,
+      alarm,
+    );
+    whenEngine(() => {
+      const { state, message, progress, info } = D.engine;
+      const percent = Math.round(100 * progress);
+      meter.hidden = state !== "loading";
+      meter.firstChild.style.width = `${percent}%`;
+      alarm.hidden = state !== "failed";
+      if (state === "failed") alarm.textContent = t("header.failed", { message });
+      engine.textContent = state === "loading" ? t("header.loading", { message, percent }) : info ? t("header.engine", info) : "";
+      if (info) engine.title = t("header.engine.title", { ...info, parameters: D.num(info.parameters / 1e6, 0) });
+    });
+    watchEngine(server);
+    document.addEventListener("keydown", onKey);
+  };
+
+  /** Ctrl or Cmd + Enter runs, wherever the focus is. */
+  const onKey = (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.repeat) return;
+    event.preventDefault();
+    // The prompt is sent to Gradio on input; leaving the field commits number fields too.
+    if (document.activeElement instanceof HTMLInputElement) document.activeElement.blur();
+    document.querySelector("#run")?.click();
+  };
+
+  /** Segmented radios with a badge, one line of explanation and the settings of the chosen drafter only. */
+  class DrafterPicker {
+    constructor(root, props) {
+      this.root = root;
+      this.props = props;
+      this.chosen = { drafter: "ngram", options: {} };
+      this.choices = el("div", { class: "db-drafters", role: "radiogroup", "aria-label": t("drafter.title") });
+      this.about = el("p", { class: "db-about", "aria-live": "polite" });
+      this.options = el("div", { class: "db-options" });
+      root.replaceChildren(el("span", { class: "db-field-label", text: t("drafter.title") }), this.choices, this.about, this.options);
+      this.read();
+      whenEngine(() => this.draw());
+    }
+
+    get known() {
+      return D.engine?.info?.drafters ?? [];
+    }
+
+    /** Takes the value that the server set (a stored run's). */
+    read() {
+      if (this.props.value) this.chosen = JSON.parse(this.props.value);
+      this.draw();
+    }
+
+    write() {
+      this.props.value = JSON.stringify(this.chosen);
+      document.body.classList.toggle("db-no-draft", this.chosen.drafter === "null");
+    }
+
+    draw() {
+      if (!this.known.length) {
+        this.about.textContent = t("drafter.waiting");
+        return;
+      }
+      this.choices.replaceChildren(...this.known.map((one) => this.choice(one)));
+      this.explain(this.known.find((one) => one.name === this.chosen.drafter));
+      this.drawOptions();
+      document.body.classList.toggle("db-no-draft", this.chosen.drafter === "null");
+    }
+
+    choice(one) {
+      const input = el("input", { type: "radio", name: "db-drafter", value: one.name });
+      input.checked = one.name === this.chosen.drafter;
+      if (!one.available) input.setAttribute("aria-disabled", "true");
+      input.addEventListener("change", () => {
+        if (one.available) {
+          this.chosen = { drafter: one.name, options: {} };
+          this.write();
+          this.drawOptions();
+        } else this.choices.querySelectorAll("input").forEach((other) => (other.checked = other.value === this.chosen.drafter));
+        this.explain(one);
+      });
+      const label = el("label", { class: one.available ? "" : "off" }, input, el("span", { text: tOr(`drafter.${one.name}.label`, one.label) }));
+      if (!one.available) label.title = t("drafter.unavailable", { reason: one.reason });
+      return label;
+    }
+
+    explain(one) {
+      if (!one) {
+        this.about.replaceChildren();
+        return;
+      }
+      const kind = one.lossless ? "lossless" : "lossy";
+      const badge = el("span", { class: `db-badge ${kind}`, text: t(`drafter.${kind}`), title: t(`drafter.${kind}.title`) });
+      const text = one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : t("drafter.unavailable", { reason: one.reason });
+      this.about.replaceChildren(badge, el("span", { text }));
+    }
+
+    drawOptions() {
+      const one = this.known.find((known) => known.name === this.chosen.drafter);
+      this.options.replaceChildren(...(one?.options ?? []).map((option) => this.option(option)));
+    }
+
+    option(option) {
+      const value = this.chosen.options[option.name] ?? option.default;
+      const name = tOr(`option.${option.name}`, option.label);
+      let input;
+      if (option.choices.length) {
+        input = el("select", {}, ...option.choices.map((choice) => el("option", { value: choice, text: choice })));
+        input.value = value;
+      } else {
+        input = el("input", { type: "number", value, min: option.low, max: option.high, step: option.whole ? 1 : "any" });
+      }
+      input.dataset.option = option.name;
+      input.addEventListener("input", () => {
+        const typed = option.choices.length ? input.value : input.valueAsNumber;
+        if (Number.isNaN(typed)) delete this.chosen.options[option.name];
+        else this.chosen.options[option.name] = typed;
+        this.write();
+      });
+      const range = D.known(option.low) && D.known(option.high) ? `${option.low}–${option.high}` : "";
+      return el("label", {}, el("span", { text: name }), input, range ? el("small", { text: range }) : null);
+    }
+  }
+
+  D.mountDrafter = ({ element, props, watch }) => {
+    const picker = new DrafterPicker(element.querySelector(".db-drafter"), props);
+    watch("value", () => picker.read());
+  };
+})();

@@ -1,0 +1,265 @@
+/* The numbers beside the stream: every one with its unit and its definition. */
+(() => {
+  "use strict";
+  const D = window.Draftboard;
+  const { el, svg, t } = D;
+  const PARTS = ["draft", "verify", "other"];
+  const SAME_SPEED = 0.02; // below 2 % nobody should speak of faster or slower
+
+  const figure = (key) => {
+    const value = el("span", { class: "db-value", text: "–" });
+    const label = D.explain(el("span", { class: "db-label", text: t(`metric.${key}`) }), `def.${key}`);
+    return { value, node: el("div", { class: "db-figure", "data-metric": key }, label, value) };
+  };
+
+  const withUnit = (value, digits, unit) => (D.known(value) ? `${D.num(value, digits)} ${t(unit)}` : "–");
+
+  class Panel {
+    constructor() {
+      this.tps = figure("tps");
+      this.speedup = figure("speedup");
+      this.words = el("p", { class: "db-words" });
+      this.small = Object.fromEntries(["rate", "len", "tpp", "ttft", "waste", "tokens"].map((key) => [key, figure(key)]));
+      this.bar = el("div", { class: "db-bar", role: "img" });
+      this.barKey = el("div", { class: "db-bar-key" });
+      this.positions = el("div", { class: "db-positions" });
+      this.exact = el("p", { class: "db-exact", hidden: true });
+      const section = (key, ...nodes) =>
+        el("section", { class: "db-block" }, D.explain(el("h3", { text: t(`panel.${key}`) }), `def.${key}`), ...nodes);
+      this.node = el(
+        "aside",
+        { class: "db-panel", "aria-label": t("panel.label") },
+        el("div", { class: "db-big" }, this.tps.node, this.speedup.node),
+        this.words,
+        this.exact,
+        el("div", { class: "db-small" }, ...Object.values(this.small).map((one) => one.node)),
+        section("time", this.bar, this.barKey),
+        section("positions", this.positions),
+      );
+      this.reset();
+    }
+
+    reset() {
+      for (const one of [this.tps, this.speedup, ...Object.values(this.small)]) one.value.textContent = "–";
+      this.exact.hidden = true;
+      this.words.textContent = t("speed.notyet");
+      this.words.className = "db-words";
+      this.speedup.node.className = "db-figure";
+      this.drawTime([0, 0, 0, 0]);
+      this.drawPositions([], 0);
+    }
+
+    /** Draws the metrics of the run and what is known of plain decoding. */
+    update(run) {
+      const { main, plain } = run.metrics;
+      const shown = main ?? (run.ask.drafter === "null" ? plain : null);
+      if (shown) {
+        this.tps.value.textContent = D.num(shown.tps, 1);
+        this.small.rate.value.textContent = D.percent(shown.rate);
+        this.small.len.value.textContent = withUnit(shown.len, 2, "unit.len");
+        this.small.tpp.value.textContent = withUnit(shown.tpp, 2, "unit.tpp");
+        this.small.ttft.value.textContent = D.ms(shown.ttft);
+        this.small.waste.value.textContent = D.known(shown.waste) ? `${D.percent(shown.waste)} · ${D.ms(shown.waste_ms)}` : "–";
+        this.small.tokens.value.textContent = `${shown.n} ${t("unit.tokens")}`;
+        this.drawTime(shown.time);
+        this.drawPositions(shown.pos, shown.steps);
+      }
+      this.drawSpeedup(run);
+      this.drawExact(run);
+    }
+
+    drawSpeedup(run) {
+      const { main, plain } = run.metrics;
+      const measured = run.ended.plain === "stop" || run.ended.plain === "length";
+      const ratio = measured && main?.tps && plain?.tps ? main.tps / plain.tps : null;
+      let words;
+      let tone = "";
+      if (run.ask.plain === "self") words = t("speed.self");
+      else if (ratio !== null) {
+        const percent = D.num(100 * Math.abs(ratio - 1), 0);
+        tone = Math.abs(ratio - 1) < SAME_SPEED ? "same" : ratio > 1 ? "faster" : "slower";
+        words = t(`speed.${tone}`, { percent, plain: D.num(plain.tps, 1) });
+        if (run.ended.main === undefined) words += ` ${t("speed.sofar")}`;
+        if (run.batch > 1) words += ` ${t("speed.shared", { n: run.batch })}`;
+      } else if (run.ask.plain === "off") words = t("speed.off");
+      else if (run.lane === "plain" && !run.done) words = t("speed.measuring", { plain: D.num(plain?.tps, 1) });
+      else if (run.done) words = t("speed.never");
+      else words = t("speed.notyet");
+      this.speedup.value.textContent = ratio === null ? "–" : `${D.num(ratio, 2)}×`;
+      this.speedup.node.className = `db-figure ${tone}`;
+      this.words.className = `db-words ${tone}`;
+      this.words.textContent = words;
+    }
+
+    drawExact(run) {
+      const found = run.comparison;
+      const sampled = run.done && !run.ask.greedy && run.ended.main !== undefined && run.ended.plain !== undefined;
+      this.exact.hidden = !found && !sampled;
+      if (sampled) {
+        this.exact.className = "db-exact";
+        this.exact.textContent = t("exact.sampled");
+      }
+      if (!found) return;
+      this.exact.className = `db-exact ${found.same ? "same" : "differs"}`;
+      const gap = D.known(found.gap) ? D.num(found.gap, 4) : "–";
+      this.exact.textContent = found.same
+        ? t(found.complete ? "exact.same" : "exact.prefix", { n: found.n })
+        : t("exact.differs", { pos: found.pos, main: D.quote(found.main), plain: D.quote(found.plain), gap });
+    }
+
+    drawTime([draft, verify, commit, other]) {
+      const parts = { draft, verify, other: commit + other };
+      const total = draft + verify + commit + other;
+      const share = (part) => (total ? parts[part] / total : 0);
+      this.bar.replaceChildren(
+        ...PARTS.filter((part) => share(part) > 0).map((part) => {
+          const piece = el("span", { class: `db-part ${part}` });
+          piece.style.flexGrow = String(share(part));
+          return piece;
+        }),
+      );
+      this.bar.setAttribute("aria-label", PARTS.map((part) => `${t(`time.${part}`)} ${D.percent(share(part))}`).join(", "));
+      this.barKey.replaceChildren(
+        ...PARTS.map((part) =>
+          el(
+            "span",
+            { class: "db-bar-item" },
+            el("i", { class: `db-part ${part}`, "aria-hidden": "true" }),
+            el("span", { text: t(`time.${part}`) }),
+            el("b", { text: total ? `${D.ms(parts[part])} · ${D.percent(share(part))}` : "–" }),
+          ),
+        ),
+      );
+    }
+
+    /** Bars: accepted of all steps; rings: accepted of those tested there; n: how often it was tested. */
+    drawPositions(rows, steps) {
+      if (!rows.length || !steps) {
+        this.positions.replaceChildren(el("p", { class: "db-hint", text: t("positions.empty") }));
+        return;
+      }
+      const [width, height, left, top, bottom] = [280, 112, 30, 8, 30];
+      const plot = height - top - bottom;
+      const y = (share) => top + plot * (1 - share);
+      const slot = (width - left) / Math.max(rows.length, 4);
+      const label = rows
+        .map(([, tested, accepted], i) => t("positions.aria", { position: i + 1, share: D.percent(accepted / steps), n: tested }))
+        .join("; ");
+      const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+      for (const share of [0, 0.5, 1]) {
+        root.append(svg("line", { x1: left, x2: width, y1: y(share), y2: y(share), class: "grid" }));
+        root.append(svg("text", { x: left - 4, y: y(share) + 3, class: "axis", "text-anchor": "end" }, `${100 * share}%`));
+      }
+      rows.forEach(([, tested, accepted], i) => {
+        const centre = left + slot * (i + 0.5);
+        const wide = Math.min(22, slot * 0.6);
+        const share = accepted / steps;
+        const group = svg("g");
+        const hazard = tested ? accepted / tested : null;
+        const tip = t("positions.tip", { position: i + 1, all: D.percent(share), accepted, steps, tested, conditional: D.percent(hazard) });
+        group.append(svg("title", {}, tip));
+        group.append(svg("rect", { x: centre - wide / 2, y: y(share), width: wide, height: Math.max(0.5, plot * share), class: "share" }));
+        if (hazard !== null) group.append(svg("circle", { cx: centre, cy: y(hazard), r: 3, class: "hazard" }));
+        group.append(svg("text", { x: centre, y: height - bottom + 12, class: "axis", "text-anchor": "middle" }, String(i + 1)));
+        if (slot > 15) group.append(svg("text", { x: centre, y: height - 5, class: "axis n", "text-anchor": "middle" }, String(tested)));
+        root.append(group);
+      });
+      root.append(svg("text", { x: left - 4, y: height - 5, class: "axis n", "text-anchor": "end" }, "n"));
+      const key = el(
+        "p",
+        { class: "db-plot-key" },
+        el("i", { class: "share", "aria-hidden": "true" }),
+        el("span", { text: t("positions.share") }),
+        el("i", { class: "hazard", "aria-hidden": "true" }),
+        el("span", { text: t("positions.hazard") }),
+      );
+      this.positions.replaceChildren(root, key);
+    }
+  }
+
+  /** The list of steps: one row a target pass, its fates as small squares. */
+  class StepList {
+    constructor(onStep) {
+      this.onStep = onStep;
+      this.body = el("div", { class: "db-steps-body", role: "list", "aria-label": t("steps.label"), tabindex: "0" });
+      const head = el("div", { class: "db-step head", "aria-hidden": "true" });
+      for (const key of ["index", "fates", "accepted", "text", "ms"]) head.append(el("span", { text: t(`steps.${key}`), title: t(`def.steps.${key}`) }));
+      this.node = el("section", { class: "db-steps" }, el("h3", { text: t("steps.title") }), head, this.body);
+      this.body.addEventListener("mouseover", (event) => this.point(event.target.closest?.(".db-step")));
+      this.body.addEventListener("mouseleave", () => this.point(null));
+      this.body.addEventListener("keydown", (event) => this.onKey(event));
+      this.body.addEventListener("blur", () => this.point(null));
+      this.reset();
+    }
+
+    reset() {
+      this.rows = new Map();
+      this.lit = null;
+      this.body.replaceChildren(el("p", { class: "db-hint", text: t("steps.empty") }));
+    }
+
+    addAll(steps) {
+      if (!steps.length) return;
+      if (!this.rows.size) this.body.replaceChildren();
+      const follows = this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 40;
+      for (const step of steps) this.body.append(this.row(step));
+      if (follows) this.body.scrollTop = this.body.scrollHeight;
+    }
+
+    row(step) {
+      const accepted = step.drafts.filter((draft) => draft.fate === "A").length;
+      const fates = el("span", { class: "db-fates", "aria-hidden": "true" });
+      for (const draft of step.drafts.slice(0, 24)) fates.append(el("i", { class: draft.fate }));
+      const last = step.emitted.at(-1);
+      if (last && last.role !== "accepted") fates.append(el("i", { class: last.role }));
+      const text = step.emitted.map((token) => token.text).join("");
+      const times = t("steps.times", { draft: D.ms(step.draftMs), verify: D.ms(step.verifyMs), other: D.ms(step.commitMs + step.otherMs) });
+      const node = el(
+        "div",
+        { class: "db-step", role: "listitem", "data-step": step.index, title: times },
+        el("span", { class: "i", text: String(step.index) }),
+        fates,
+        el("span", { class: "n", text: step.drafts.length ? `${accepted}/${step.drafts.length}` : "–" }),
+        el("span", { class: "tx", text: D.quote(text) }),
+        el("span", { class: "ms", text: D.num(step.ms, 1) }),
+      );
+      const aria = { step: step.index, drafted: step.drafts.length, accepted, text, ms: D.num(step.ms, 1) };
+      node.setAttribute("aria-label", t("steps.aria", aria));
+      this.rows.set(step.index, node);
+      return node;
+    }
+
+    point(row) {
+      const index = row ? Number(row.dataset.step) : null;
+      this.highlight(index, false);
+      this.onStep(index);
+    }
+
+    highlight(index, reveal = true) {
+      if (this.lit === index) return;
+      this.rows.get(this.lit)?.classList.remove("on");
+      const row = this.rows.get(index);
+      row?.classList.add("on");
+      this.lit = index;
+      if (row && reveal) {
+        const [top, bottom] = [row.offsetTop, row.offsetTop + row.offsetHeight];
+        if (top < this.body.scrollTop) this.body.scrollTop = top;
+        else if (bottom > this.body.scrollTop + this.body.clientHeight) this.body.scrollTop = bottom - this.body.clientHeight;
+      }
+    }
+
+    onKey(event) {
+      const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (!move || !this.rows.size) return;
+      event.preventDefault();
+      const indices = [...this.rows.keys()];
+      const at = indices.indexOf(this.lit);
+      const next = indices[Math.min(indices.length - 1, Math.max(0, at < 0 ? 0 : at + move))];
+      this.highlight(next);
+      this.onStep(next);
+    }
+  }
+
+  D.Panel = Panel;
+  D.StepList = StepList;
+})();

@@ -1,0 +1,96 @@
+"""The web application: Gradio's page at `/`, the page's own files, and a health check."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported: nothing is sent anywhere
+
+from importlib import resources  # noqa: E402
+
+import gradio as gr  # noqa: E402
+from fastapi import FastAPI  # noqa: E402
+from fastapi.responses import JSONResponse  # noqa: E402
+from fastapi.staticfiles import StaticFiles  # noqa: E402
+
+from app.i18n import LANGUAGES, texts  # noqa: E402
+from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
+from app.pages.playground import Playground  # noqa: E402
+from app.service import EngineService  # noqa: E402
+from app.settings import Settings  # noqa: E402
+from storage.store import Store  # noqa: E402
+
+SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans KR", "Apple SD Gothic Neo", "Malgun Gothic", "sans-serif")
+MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Noto Sans Mono CJK KR", "monospace")
+
+
+def create_app(service: EngineService, store: Store, settings: Settings) -> FastAPI:
+    """Wires the page to a service and a store; starts neither of them.
+
+    Args:
+        service: runs the requests; may still be loading its model.
+        store: keeps the runs.
+        settings: `host` and `port` are those that the page is served on.
+    """
+    static = str(resources.files("app").joinpath("static"))
+    i18n = gr.I18n(**{language: dict(texts(language)) for language in LANGUAGES})
+    app = FastAPI(title="Draftboard", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.get("/healthz")
+    def healthz() -> JSONResponse:
+        status = service.status
+        document = {
+            "state": status.state,
+            "message": status.message,
+            "progress": status.progress,
+            "requests": service.num_requests,
+        }
+        return JSONResponse(document, status_code=503 if status.state == "failed" else 200)
+
+    app.mount(STATIC_PATH, StaticFiles(directory=static), name="board")
+    with gr.Blocks(title="Draftboard", fill_width=True, analytics_enabled=False) as page:
+        Playground(service, store).build(i18n)
+    page.queue(default_concurrency_limit=4, max_size=256)
+    gr.mount_gradio_app(
+        app,
+        page,
+        path="/",
+        server_name=settings.host,
+        server_port=settings.port,
+        theme=make_theme(),
+        i18n=i18n,
+        footer_links=["api"],
+        run_history=False,
+        ssr_mode=False,
+        show_error=True,
+        favicon_path=os.path.join(static, "favicon.svg"),
+    )
+    app.add_middleware(PageHead)
+    return app
+
+
+def make_theme() -> gr.themes.Base:
+    """Small, quiet, and of the system's own fonts."""
+    theme = gr.themes.Base(
+        primary_hue="blue",
+        neutral_hue="slate",
+        spacing_size="sm",
+        radius_size="sm",
+        text_size="sm",
+        font=SANS,
+        font_mono=MONO,
+    )
+    return theme.set(
+        body_background_fill="#f6f7f9",
+        body_background_fill_dark="#0f1419",
+        block_background_fill="transparent",
+        block_background_fill_dark="transparent",
+        block_border_width="0px",
+        block_border_width_dark="0px",
+        button_primary_background_fill="#0072b2",
+        button_primary_background_fill_hover="#005f96",
+        button_primary_background_fill_dark="#0072b2",
+        button_primary_background_fill_hover_dark="#0b83c7",
+        button_primary_text_color="#ffffff",
+        button_primary_text_color_dark="#ffffff",
+    )

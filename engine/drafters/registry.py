@@ -1,0 +1,47 @@
+"""The drafters by name, and the check of a request's drafter settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.config import DrafterSpec
+from engine.errors import InvalidRequestError
+from engine.records import DrafterInfo, DrafterOption
+
+
+def check_options(spec: DrafterSpec, drafters: Sequence[DrafterInfo]) -> dict[str, Any]:
+    """The settings of a request's drafter, complete with defaults.
+
+    Raises:
+        InvalidRequestError: the drafter is unknown or unavailable, or a setting is unknown or out of range.
+    """
+    found = next((info for info in drafters if info.name == spec.name), None)
+    if found is None:
+        raise InvalidRequestError("drafter", spec.name, ", ".join(info.name for info in drafters))
+    if not found.available:
+        usable = ", ".join(info.name for info in drafters if info.available)
+        raise InvalidRequestError("drafter", spec.name, f"{usable} ({found.reason})")
+    known = {option.name: option for option in found.options}
+    for name in spec.options:
+        if name not in known:
+            allowed = ", ".join(known) or "none"
+            raise InvalidRequestError(f"option of {spec.name}", name, allowed)
+    return {name: _checked(spec, option) for name, option in known.items()}
+
+
+def _checked(spec: DrafterSpec, option: DrafterOption) -> Any:
+    value = spec.options.get(option.name, option.default)
+    label = f"{spec.name} {option.name}"
+    if option.choices:
+        if value not in option.choices:
+            raise InvalidRequestError(label, value, ", ".join(option.choices))
+        return value
+    whole = isinstance(option.default, int)
+    sound = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    low, high = option.low, option.high
+    # Written so that NaN, which is neither below nor above, is refused.
+    if not sound or (low is not None and not value >= low) or (high is not None and not value <= high):  # type: ignore[operator]
+        kind = "a whole number" if whole else "a number"
+        raise InvalidRequestError(label, value, f"{kind} from {low:g} to {high:g}")
+    return value

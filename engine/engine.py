@@ -1,0 +1,287 @@
+"""The engine: schedule, draft, verify, commit, for all requests in one batch."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Batch
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig, GenerationRequest
+from engine.draft import Draft
+from engine.drafters.base import Drafter, Outcome
+from engine.drafters.registry import check_options
+from engine.errors import InvalidRequestError, PromptTooLongError
+from engine.loading import Parts, load_parts
+from engine.models.attention import Row
+from engine.output import OutputStream
+from engine.records import (
+    EngineInfo,
+    Event,
+    Finished,
+    FinishReason,
+    Preempted,
+    Queued,
+    RequestResult,
+    Started,
+    Stepped,
+    StepRecord,
+)
+from engine.sampling import target_probs
+from engine.scheduler import ScheduledBatch, Scheduler
+from engine.sequence import Sequence
+from engine.tokenizer import TextStream
+from engine.trace import Scores, score_rows, step_record
+from engine.verify import Verdict, verify_greedy, verify_sampled
+
+T = TypeVar("T")
+
+
+class _Scored(NamedTuple):
+    """One sequence's share of a target pass: logits [1 + nodes, vocab], their argmax, and the hidden states its drafter captures."""
+
+    sequence: Sequence
+    draft: Draft
+    logits: Tensor
+    argmax: list[int]
+    hidden: tuple[Tensor, ...]
+
+
+class Engine:
+    """Owns the models, their KV and all requests; not thread-safe: one thread calls it (see `app.service`).
+
+    Args:
+        config: what to load and how much to use.
+        progress: called with a message and a fraction while loading.
+    """
+
+    def __init__(self, config: EngineConfig, progress: Callable[[str, float], None] | None = None) -> None:
+        self._parts: Parts = load_parts(config, progress or (lambda message, fraction: None))
+        self.info: EngineInfo = self._parts.info
+        self.target = self._parts.target
+        self._drafters: dict[str, Drafter] = self._parts.drafters
+        self._tokenizer = self._parts.tokenizer
+        self.scheduler = Scheduler(self.target.pool, config.max_batch_size, config.max_step_tokens, self._give_up_kv)
+        self._sequences: dict[str, Sequence] = {}
+        self._ids = itertools.count(1)
+        self._news: list[Event] = []
+
+    def add(self, request: GenerationRequest) -> str:
+        """Queue a request; returns its id.
+
+        Raises:
+            InvalidRequestError: an unknown or unavailable drafter, or an option out of range.
+            PromptTooLongError: the prompt does not fit the context or the KV budget.
+        """
+        spec = request.drafter
+        options = check_options(spec, self.info.drafters)
+        drafter = self._drafters[spec.name]
+        prompt_ids = self._tokenizer.encode(request.prompt, request.chat_template)
+        if not prompt_ids:
+            raise InvalidRequestError("prompt", request.prompt, "a text of at least one token")
+        room = self._room(request, len(prompt_ids), drafter.max_nodes(spec.gamma, options))
+        output = OutputStream(TextStream(self._tokenizer), request.sampling, self._tokenizer.eos_ids, room)
+        sequence = Sequence(f"r{next(self._ids)}", request, prompt_ids, drafter, options, output)
+        self._news.append(Queued(sequence.seq_id, len(self.scheduler.waiting)))
+        self._sequences[sequence.seq_id] = sequence
+        self.scheduler.add(sequence)
+        return sequence.seq_id
+
+    def _room(self, request: GenerationRequest, prompt_tokens: int, nodes: int) -> int:
+        """Most tokens of output that the context leaves."""
+        longest = self.info.max_model_len
+        if prompt_tokens >= longest:
+            raise PromptTooLongError(
+                f"The prompt has {prompt_tokens} tokens; the context holds {longest}, with at least one for the answer."
+            )
+        room = min(request.sampling.max_tokens, longest - prompt_tokens)
+        need = self.target.pool.blocks_for(prompt_tokens + room + nodes)
+        if need > self.target.pool.budget_blocks:
+            has = self.target.pool.budget_blocks * self.target.pool.block_size
+            raise PromptTooLongError(
+                f"The prompt ({prompt_tokens} tokens), the answer (up to {room}) and a draft ({nodes}) need {prompt_tokens + room + nodes} KV slots; "
+                f"the KV budget holds {has}. Ask for fewer tokens or raise the budget."
+            )
+        return room
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request at the next step; unknown and finished ids are ignored."""
+        if request_id in self._sequences:
+            self._sequences[request_id].cancelled = True
+
+    def has_work(self) -> bool:
+        return bool(self._news) or not self.scheduler.idle
+
+    @torch.inference_mode()
+    def step(self) -> list[Event]:
+        """One target pass for everything that is ready; returns what happened, in order."""
+        begin = time.perf_counter()
+        events, self._news = self._news, []
+        for sequence in [s for s in self._sequences.values() if s.cancelled]:
+            events += self._finish(sequence, "cancelled")
+        batch = self.scheduler.schedule()
+        events += [Preempted(sequence.seq_id) for sequence in batch.preempted]
+        for sequence in batch.started:
+            if sequence.started_at is None:
+                sequence.started_at = begin
+                events.append(Started(sequence.seq_id, len(sequence.prompt_ids), (begin - sequence.submitted_at) * 1e3))
+        if batch.decode or batch.prefill:
+            events += self._run(batch, begin)
+        return events
+
+    def generate(self, requests: Batch[GenerationRequest]) -> list[RequestResult]:
+        """Run requests to their end; results in the order of the requests."""
+        ids = [self.add(request) for request in requests]
+        results: dict[str, RequestResult] = {}
+        while not results.keys() >= set(ids):
+            for event in self.step():
+                if isinstance(event, Finished):
+                    results[event.request_id] = event.result
+        return [results[request_id] for request_id in ids]
+
+    def close(self) -> None:
+        """Drop all requests and give back their memory."""
+        for sequence in list(self._sequences.values()):
+            self._finish(sequence, "cancelled")
+
+    def _run(self, batch: ScheduledBatch, begin: float) -> list[Event]:
+        scheduled = time.perf_counter()
+        drafts = self._propose(batch.decode)
+        drafted = time.perf_counter()
+        scored = self._forward(batch, drafts)
+        verified = time.perf_counter()
+        outcomes: list[Outcome] = []
+        shown: list[tuple[Sequence, list[StepRecord]]] = []
+        fresh: list[StepRecord] = []
+        for item in scored:
+            verdict, score = self._verify(item)
+            record = step_record(item.sequence, item.draft, verdict, score, self._tokenizer)
+            fresh.append(record)
+            shown.append((item.sequence, self._commit(item, verdict, record)))
+            if item.sequence.finish_reason is None:
+                outcomes.append(Outcome(item.sequence, item.draft, verdict, item.argmax, item.hidden))
+        for drafter, share in _by_drafter(outcomes, lambda outcome: outcome.sequence.drafter):
+            drafter.observe(share)
+        end = time.perf_counter()
+        for item, record in zip(scored, fresh, strict=True):
+            record.at_ms = (end - item.sequence.submitted_at) * 1e3
+            record.draft_ms, record.verify_ms = (drafted - scheduled) * 1e3, (verified - drafted) * 1e3
+            record.commit_ms, record.other_ms = (end - verified) * 1e3, (scheduled - begin) * 1e3
+            record.batch_size = len(batch.decode) + len(batch.prefill)
+        return self._report(shown, end)
+
+    def _propose(self, sequences: list[Sequence]) -> dict[str, Draft]:
+        drafts: dict[str, Draft] = {}
+        for drafter, share in _by_drafter(sequences, lambda sequence: sequence.drafter):
+            for sequence, draft in zip(share, drafter.propose(share), strict=True):
+                drafts[sequence.seq_id] = draft
+        return drafts
+
+    def _forward(self, batch: ScheduledBatch, drafts: dict[str, Draft]) -> list[_Scored]:
+        """The one target pass; prompt chunks that do not end the prompt give nothing to verify."""
+        rows: list[Row] = []
+        counts: list[int] = []
+        owners: list[tuple[Sequence, Draft]] = []
+        pool = self.target.pool
+        for sequence in batch.decode:
+            draft = drafts[sequence.seq_id]
+            tree = (None, None) if draft.is_chain else (draft.parents, draft.depths)
+            fed = [sequence.token_ids[-1], *draft.token_ids]
+            rows.append(Row(pool.lane(sequence.seq_id), sequence.num_computed, fed, *tree))
+            counts.append(len(fed))
+            owners.append((sequence, draft))
+        for sequence, count in batch.prefill:
+            begin, end = sequence.num_computed, sequence.num_computed + count
+            rows.append(Row(pool.lane(sequence.seq_id), begin, sequence.token_ids[begin:end]))
+            counts.append(1 if end == len(sequence.token_ids) else 0)
+            owners.append((sequence, Draft.empty()))
+        capture = tuple(sorted({layer for sequence, _ in owners for layer in sequence.drafter.capture}))
+        output = self.target.forward(rows, counts, capture)
+        scored: list[_Scored] = []
+        for i, (sequence, draft) in enumerate(owners):
+            if counts[i]:
+                hidden = tuple(output.hidden[capture.index(layer)][i] for layer in sequence.drafter.capture)
+                scored.append(_Scored(sequence, draft, output.logits[i], output.argmax[i], hidden))
+            else:
+                sequence.num_computed = rows[i].end
+        return scored
+
+    def _verify(self, item: _Scored) -> tuple[Verdict, Scores | None]:
+        sampling, draft = item.sequence.sampling, item.draft
+        probs = None
+        if sampling.greedy:
+            verdict = verify_greedy(draft, item.argmax)
+        else:
+            probs = target_probs(item.logits[: draft.num_draft + 1], sampling)
+            verdict = verify_sampled(draft, probs, item.sequence.random)
+        return verdict, score_rows(draft, verdict, item.logits, probs) if item.sequence.request.trace else None
+
+    def _commit(self, item: _Scored, verdict: Verdict, record: StepRecord) -> list[StepRecord]:
+        """Append what was decided, keep the accepted path's KV and free the rest; returns the records that may be shown."""
+        sequence, draft = item.sequence, item.draft
+        if not sequence.num_output:
+            sequence.num_computed = len(sequence.token_ids) - 1
+            sequence.drafter.start(sequence)
+        self.target.keep(sequence.seq_id, sequence.num_computed, verdict.path)
+        sequence.num_computed += 1 + len(verdict.path)
+        sequence.token_ids += [draft.token_ids[i] for i in verdict.path] + [verdict.next_token]
+        record.kv_tokens = self.target.pool.slots(sequence.seq_id)
+        return sequence.output.push(record)
+
+    def _report(self, shown: list[tuple[Sequence, list[StepRecord]]], end: float) -> list[Event]:
+        events: list[Event] = []
+        for sequence, records in shown:
+            if sequence.first_token_at is None:
+                sequence.first_token_at = end
+            sequence.last_token_at = end
+            events += _show(sequence, records)
+            if sequence.finish_reason is not None:
+                events += self._finish(sequence, sequence.finish_reason)
+        return events
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> list[Event]:
+        now = time.perf_counter()
+        events = _show(sequence, sequence.output.end(reason))
+        self.scheduler.remove(sequence)
+        self.target.close(sequence.seq_id)
+        sequence.drafter.finish(sequence.seq_id)
+        del self._sequences[sequence.seq_id]
+        timings, output = sequence.timings(now), sequence.output
+        result = RequestResult(
+            sequence.seq_id,
+            sequence.request,
+            output.text,
+            len(sequence.prompt_ids),
+            output.token_ids,
+            reason,
+            sequence.drafter.lossless,
+            sequence.metrics.snapshot(timings),
+            timings,
+            sequence.steps,
+        )
+        return [*events, Finished(sequence.seq_id, result)]
+
+    def _give_up_kv(self, sequence: Sequence) -> None:
+        self.target.close(sequence.seq_id)
+        sequence.drafter.release(sequence.seq_id)
+
+
+def _show(sequence: Sequence, records: list[StepRecord]) -> list[Event]:
+    """Count records that may be shown and turn them into events."""
+    for record in records:
+        sequence.metrics.add(record)
+        sequence.steps.append(record)
+    return [Stepped(sequence.seq_id, record) for record in records]
+
+
+def _by_drafter(items: Batch[T], drafter_of: Callable[[T], Drafter]) -> list[tuple[Drafter, list[T]]]:
+    """Items grouped by drafter, in order of first appearance."""
+    groups: dict[int, tuple[Drafter, list[T]]] = {}
+    for item in items:
+        drafter = drafter_of(item)
+        groups.setdefault(id(drafter), (drafter, []))[1].append(item)
+    return list(groups.values())

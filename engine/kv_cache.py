@@ -1,0 +1,86 @@
+"""The keys and values themselves, and the memory behind them.
+
+Layout [layer, key/value, lane, KV head, slot, head_dim]: one lane of one head is contiguous, so a batch of neighbouring lanes
+reads as one strided view, without a gather. On the CPU the arena is reserved address space: a page becomes real memory
+when a token is written to it, and goes back to the system when the lane closes, so memory follows the pool's blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import sys
+
+import torch
+from torch import Tensor
+
+from engine.models.spec import ModelSpec
+
+# Linux: do not count reserved address space against the commit limit (the constant is missing in Python 3.11's mmap).
+_MAP_NORESERVE = 0x4000
+
+
+class KVCache:
+    """Keys and values of one model for `num_lanes` sequences of up to `lane_tokens` tokens.
+
+    Args:
+        spec: shape of the model.
+        num_lanes, lane_tokens: as in `KVPool`.
+        dtype, device: of the stored keys and values.
+    """
+
+    def __init__(self, spec: ModelSpec, num_lanes: int, lane_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.lane_tokens = lane_tokens
+        shape = (spec.num_layers, 2, num_lanes, spec.num_kv_heads, lane_tokens, spec.head_dim)
+        self._arena: mmap.mmap | None = None
+        count = 1
+        for size in shape:
+            count *= size
+        if device.type == "cpu" and sys.platform == "linux":
+            # Anonymous private memory reads as zeros, so a slot never written cannot turn a masked score into NaN.
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+            self._arena = mmap.mmap(-1, count * dtype.itemsize, flags=flags)
+            # Where huge pages are always on, one token would make 2 MB of every head real; a kernel without them refuses.
+            with contextlib.suppress(OSError):
+                self._arena.madvise(mmap.MADV_NOHUGEPAGE)
+            self.data = torch.frombuffer(self._arena, dtype=dtype).view(shape)
+        else:
+            self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.bytes_per_token = spec.num_layers * 2 * spec.num_kv_heads * spec.head_dim * dtype.itemsize
+        self._keys = [layer[0] for layer in self.data]
+        self._values = [layer[1] for layer in self.data]
+        self._flat_keys = [keys.view(-1, spec.head_dim) for keys in self._keys]
+        self._flat_values = [values.view(-1, spec.head_dim) for values in self._values]
+
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [tokens, kv_heads, head_dim] at `rows` [tokens · kv_heads] (see `AttentionPlan.kv_rows`)."""
+        head_dim = keys.shape[-1]
+        self._flat_keys[layer].index_copy_(0, rows, keys.reshape(-1, head_dim))
+        self._flat_values[layer].index_copy_(0, rows, values.reshape(-1, head_dim))
+
+    def read(self, layer: int, first_lane: int, lanes: int, context: int) -> tuple[Tensor, Tensor]:
+        """Views of keys and values [lanes, kv_heads, context, head_dim] of neighbouring lanes."""
+        last = first_lane + lanes
+        return self._keys[layer][first_lane:last, :, :context], self._values[layer][first_lane:last, :, :context]
+
+    def move(self, lane: int, sources: list[int], target: int) -> None:
+        """Copy the slots `sources` of a lane to the slots from `target` on: keeps an accepted path of a tree."""
+        index = torch.tensor(sources, device=self.data.device)
+        self.data[:, :, lane, :, target : target + len(sources)] = self.data[:, :, lane, :, index]
+
+    def release(self, lane: int, used_tokens: int) -> None:
+        """Give the memory of a closed lane back to the system.
+
+        The whole lane goes, not only `used_tokens`: rejected drafts were written behind what the sequence kept. Pages that were
+        never written cost nothing (0.3 ms for a lane of 8704 tokens in 30 layers).
+        """
+        if self._arena is None or not used_tokens:
+            return
+        layers, pair, num_lanes, kv_heads, lane_tokens, head_dim = self.data.shape
+        size = kv_heads * lane_tokens * head_dim * self.data.element_size()
+        for plane in range(layers * pair):
+            # Only whole pages of this lane: a page that a neighbour shares stays.
+            begin = -(-(plane * num_lanes + lane) * size // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (plane * num_lanes + lane + 1) * size // mmap.PAGESIZE * mmap.PAGESIZE
+            if begin < end:
+                self._arena.madvise(mmap.MADV_DONTNEED, begin, end - begin)

@@ -1,0 +1,163 @@
+"""One lean decoder for the Llama, Mistral, Qwen2 and Qwen3 families.
+
+Attention inputs, masks and caches are parameters; nothing is set on the model from outside. The residual stream is fp32 on
+the CPU whatever the kernel, since rounding it to bf16 in every layer makes near-ties of logits common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine.kv_cache import KVCache
+from engine.models.attention import AttentionPlan, Group
+from engine.models.linear import Kernel, Linear, pack
+from engine.models.rotary import interleave_rows, rotate, rotary_table
+from engine.models.spec import ModelSpec
+
+
+# Draft tokens of a sequence at the end of its context lie behind the last position of the model; none of them is emitted.
+POSITION_MARGIN = 512
+
+
+class DecoderOutput(NamedTuple):
+    """Attributes:
+    logits: [rows asked for, vocab] fp32.
+    hidden: the residual stream after each layer of `capture`, [tokens, hidden] each.
+    """
+
+    logits: Tensor
+    hidden: tuple[Tensor, ...]
+
+
+class _Layer:
+    """Weights of one layer, fused: q, k, v in one product, gate and up in one."""
+
+    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], index: int, kernel: Kernel, device: torch.device) -> None:
+        prefix = f"model.layers.{index}."
+
+        def weight(name: str) -> Tensor:
+            return tensors[prefix + name].float()
+
+        def maybe(name: str) -> Tensor | None:
+            return weight(name) if prefix + name in tensors else None
+
+        def rows(name: str) -> Tensor:
+            return interleave_rows(weight(name), spec.head_dim)
+
+        qkv = torch.cat([rows("self_attn.q_proj.weight"), rows("self_attn.k_proj.weight"), weight("self_attn.v_proj.weight")])
+        bias = None
+        if spec.qkv_bias:
+            bias = torch.cat([rows("self_attn.q_proj.bias"), rows("self_attn.k_proj.bias"), weight("self_attn.v_proj.bias")])
+        self.qkv: Linear = pack(kernel, qkv, bias, device)
+        self.out: Linear = pack(kernel, weight("self_attn.o_proj.weight"), maybe("self_attn.o_proj.bias"), device)
+        gate_up = torch.cat([weight("mlp.gate_proj.weight"), weight("mlp.up_proj.weight")])
+        gate_up_bias = torch.cat([weight("mlp.gate_proj.bias"), weight("mlp.up_proj.bias")]) if spec.mlp_bias else None
+        self.gate_up: Linear = pack(kernel, gate_up, gate_up_bias, device)
+        self.down: Linear = pack(kernel, weight("mlp.down_proj.weight"), maybe("mlp.down_proj.bias"), device)
+        norm_dtype = torch.float32 if device.type == "cpu" else kernel.activation
+        self.input_norm = weight("input_layernorm.weight").to(device, norm_dtype)
+        self.post_norm = weight("post_attention_layernorm.weight").to(device, norm_dtype)
+        self.qk_norm: Tensor | None = None
+        if spec.qk_norm:
+            q_norm = interleave_rows(weight("self_attn.q_norm.weight"), spec.head_dim)
+            k_norm = interleave_rows(weight("self_attn.k_norm.weight"), spec.head_dim)
+            heads = [q_norm.expand(spec.num_heads, -1), k_norm.expand(spec.num_kv_heads, -1)]
+            self.qk_norm = torch.cat(heads).to(device, kernel.activation)
+
+
+class Decoder:
+    """The model: weights packed for a kernel on a device.
+
+    Args:
+        spec: shape of the model.
+        tensors: weights under their Hugging Face names, complete (see `loader.load_tensors`).
+        kernel, device: see `linear.choose_kernel`.
+    """
+
+    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], kernel: Kernel, device: torch.device) -> None:
+        self.spec, self.kernel, self.device = spec, kernel, device
+        self.residual_dtype = torch.float32 if device.type == "cpu" else kernel.activation
+        embedding = tensors["model.embed_tokens.weight"]
+        # Rows of the table are read one by one, so a half-precision copy costs nothing and saves memory.
+        self._embedding = embedding.to(device, kernel.weight).contiguous()
+        self._layers = [_Layer(spec, tensors, i, kernel, device) for i in range(spec.num_layers)]
+        self._norm = tensors["model.norm.weight"].to(device, self.residual_dtype)
+        head = embedding if spec.tie_word_embeddings else tensors["lm_head.weight"]
+        self._head: Linear = pack(kernel, head, None, device)
+        self._rotary = rotary_table(spec, spec.max_position_embeddings + POSITION_MARGIN, device)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one token of plain decoding reads."""
+        layers = sum(
+            la.qkv.weight_bytes + la.out.weight_bytes + la.gate_up.weight_bytes + la.down.weight_bytes for la in self._layers
+        )
+        return layers + self._head.weight_bytes
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, counting a tied embedding once."""
+        embedding = 0 if self.spec.tie_word_embeddings else self._embedding.numel()
+        return self.weight_bytes // self.kernel.weight.itemsize + embedding
+
+    def forward(
+        self, plan: AttentionPlan, cache: KVCache, logit_rows: Tensor | None, capture: tuple[int, ...] = ()
+    ) -> DecoderOutput:
+        """One pass: writes the tokens' keys and values and returns logits.
+
+        Args:
+            plan: what to feed (see `plan_attention`).
+            cache: of this model.
+            logit_rows: packed rows [n] whose logits are wanted, or None for all.
+            capture: layers whose output is returned in `hidden`; -1 is the last.
+        """
+        spec = self.spec
+        x = F.embedding(plan.token_ids, self._embedding).to(self.residual_dtype)
+        angles = self._rotary[plan.positions]
+        wanted = {layer % spec.num_layers for layer in capture}
+        kept: dict[int, Tensor] = {}
+        for index, layer in enumerate(self._layers):
+            x += self._attend(index, layer, self._normed(x, layer.input_norm), angles, plan, cache)
+            gate, up = layer.gate_up(self._normed(x, layer.post_norm)).split(spec.intermediate_size, dim=-1)
+            x += layer.down(F.silu(gate) * up)
+            if index in wanted:
+                kept[index] = x.clone()
+        if logit_rows is not None:
+            x = x[logit_rows]
+        logits = self._head(self._normed(x, self._norm)).float() if x.shape[0] else x.new_empty(0, spec.vocab_size)
+        return DecoderOutput(logits, tuple(kept[layer % spec.num_layers] for layer in capture))
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.spec.rms_norm_eps).to(self.kernel.activation)
+
+    def _attend(self, index: int, layer: _Layer, x: Tensor, angles: Tensor, plan: AttentionPlan, cache: KVCache) -> Tensor:
+        spec = self.spec
+        rotated = spec.num_heads + spec.num_kv_heads
+        heads = layer.qkv(x).view(x.shape[0], rotated + spec.num_kv_heads, spec.head_dim)
+        qk = heads[:, :rotated]
+        if layer.qk_norm is not None:
+            qk = F.rms_norm(qk, (spec.head_dim,), None, spec.rms_norm_eps) * layer.qk_norm
+        qk = rotate(qk, angles)
+        cache.write(index, plan.kv_rows, qk[:, spec.num_heads :], heads[:, rotated:])
+        queries = qk[:, : spec.num_heads]
+        parts = [self._group_attention(index, group, queries, cache) for group in plan.groups]
+        return layer.out(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def _group_attention(self, index: int, group: Group, queries: Tensor, cache: KVCache) -> Tensor:
+        spec = self.spec
+        keys, values = cache.read(index, group.first_lane, group.lanes, group.context)
+        q = queries[group.first_row : group.first_row + group.rows]
+        if group.pad is not None:
+            q = q[group.pad]
+        fold = spec.num_heads // spec.num_kv_heads
+        q = q.reshape(group.lanes, group.tokens, spec.num_kv_heads, fold, spec.head_dim).transpose(1, 2)
+        q = q.reshape(group.lanes, spec.num_kv_heads, group.tokens * fold, spec.head_dim)
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
+        out = out.view(group.lanes, spec.num_kv_heads, group.tokens, fold, spec.head_dim).transpose(1, 2)
+        out = out.reshape(group.lanes * group.tokens, spec.num_heads * spec.head_dim)
+        return out if group.unpad is None else out[group.unpad]

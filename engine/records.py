@@ -1,0 +1,243 @@
+"""What a run leaves behind: fates, tokens, steps, results and the events of a running request (no torch here).
+
+The words follow the field: a *draft token* is proposed by the drafter, the target *accepts* or *rejects* it; the token that
+the target puts in place of the first rejected one is the *correction*; the token it adds when every draft token was accepted is
+the *bonus*; a token of a step without drafts is *plain*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from engine.config import GenerationRequest
+
+
+class Fate(StrEnum):
+    """What became of a draft token; every draft token has exactly one.
+
+    ACCEPTED: the target kept it and it was emitted.
+    REJECTED: the target tested it and refused it.
+    UNTESTED: it lay behind or beside a rejection, so nothing was decided about it.
+    IGNORED: never verified, or cut away by a stop, the length limit, cancellation or preemption.
+    """
+
+    ACCEPTED = "A"
+    REJECTED = "R"
+    UNTESTED = "U"
+    IGNORED = "I"
+
+
+class Role(StrEnum):
+    """Where an emitted token came from."""
+
+    ACCEPTED = "accepted"
+    CORRECTION = "correction"
+    BONUS = "bonus"
+    PLAIN = "plain"
+
+
+FinishReason = Literal["stop", "length", "cancelled", "failed"]
+
+
+@dataclass(slots=True)
+class DraftToken:
+    """One draft token of a step.
+
+    Attributes:
+        id: token id.
+        parent: index of its parent in the step's draft, -1 for the root (the last token of the context).
+        fate: see `Fate`.
+        q: the drafter's probability of it under the distribution it was drawn from; 1.0 for a one-hot proposal.
+        p: the target's probability of it at its place, None when not traced or never scored. Under sampling it is the distribution
+            after temperature, top-k and top-p; at temperature 0 it is the plain softmax, and the rule is "equals the argmax".
+        u: the uniform draw that decided, None when nothing was drawn (greedy, untested).
+        text: what it spells, for showing; broken UTF-8 is shown as replacement characters.
+    """
+
+    id: int
+    parent: int
+    fate: Fate
+    q: float = 1.0
+    p: float | None = None
+    u: float | None = None
+    text: str = ""
+
+
+@dataclass(slots=True)
+class EmittedToken:
+    """One token of the output.
+
+    Attributes:
+        id: token id.
+        role: see `Role`.
+        text: the text this token completes. Pieces of one character carry "" until the token that completes it, so that the
+            texts of all emitted tokens, joined, are the text of the run.
+        draft: index into the step's draft when accepted, else -1.
+        p: the target's probability of it (see `DraftToken.p`), None when not traced.
+        gap: logit of the best minus logit of the second-best token at this place, None when not traced.
+    """
+
+    id: int
+    role: Role
+    text: str = ""
+    draft: int = -1
+    p: float | None = None
+    gap: float | None = None
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One target pass of one request: what was drafted, what was emitted, how long it took.
+
+    Attributes:
+        index: 0 for the pass that ended the prefill and gave the first token.
+        root: id of the last token of the context, below which the draft hangs.
+        draft: the draft tokens, parents before children; empty for a plain step.
+        emitted: the output tokens of the step, in order; never empty but in a step that a stop cut down to nothing.
+        draft_ms, verify_ms, commit_ms, other_ms: wall time of the whole batch's step: drafting; target pass; sampling and commit;
+            scheduling and the rest.
+        batch_size: sequences in this step.
+        scratch_tokens: tokens verified beside the draft (window tokens of Lookahead).
+        at_ms: time from submit to the end of the step.
+        kv_tokens: KV slots that the request holds after the step.
+    """
+
+    index: int
+    root: int
+    draft: list[DraftToken]
+    emitted: list[EmittedToken]
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    commit_ms: float = 0.0
+    other_ms: float = 0.0
+    batch_size: int = 1
+    scratch_tokens: int = 0
+    at_ms: float = 0.0
+    kv_tokens: int = 0
+
+    @property
+    def ms(self) -> float:
+        return self.draft_ms + self.verify_ms + self.commit_ms + self.other_ms
+
+
+@dataclass(slots=True)
+class Timings:
+    """Milliseconds of one request, all counted from submit; `preemptions` counts how often its KV was taken away."""
+
+    queue_ms: float = 0.0
+    ttft_ms: float | None = None
+    total_ms: float = 0.0
+    preemptions: int = 0
+
+
+@dataclass(slots=True)
+class RequestResult:
+    """A finished (or stopped) request. `metrics` holds the names that `engine.metrics` defines."""
+
+    request_id: str
+    request: GenerationRequest
+    text: str
+    prompt_tokens: int
+    token_ids: list[int]
+    finish_reason: FinishReason
+    lossless: bool
+    metrics: dict[str, Any]
+    timings: Timings
+    steps: list[StepRecord] = field(default_factory=list)
+    error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain JSON values (enums as their letters)."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The request waits; `ahead` requests are before it."""
+
+    request_id: str
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request got its KV slots and its prefill begins."""
+
+    request_id: str
+    prompt_tokens: int
+    queue_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """One target pass gave tokens."""
+
+    request_id: str
+    step: StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """The request lost its KV slots to others and waits again; its unverified drafts are gone, its tokens are kept."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The request is over; `result.finish_reason` says how."""
+
+    request_id: str
+    result: RequestResult
+
+
+Event = Queued | Started | Stepped | Preempted | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterOption:
+    """One setting of a drafter, as the page and the command line offer it."""
+
+    name: str
+    label: str
+    default: int | float | str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """What a drafter is, for people: `available` is False with a `reason` where it cannot run (no draft model loaded, say)."""
+
+    name: str
+    label: str
+    summary: str
+    lossless: bool
+    options: tuple[DrafterOption, ...] = ()
+    available: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What runs where: goes into every run's provenance and onto the page; `special_tokens` spells ids that have no text."""
+
+    model: str
+    model_hash: str
+    architecture: str
+    parameters: int
+    weight_bytes: int
+    vocab_size: int
+    max_model_len: int
+    dtype: str
+    device: str
+    threads: int
+    kv_budget_bytes: int
+    kv_bytes_per_token: int
+    draft_model: str | None
+    drafters: tuple[DrafterInfo, ...]
+    special_tokens: Mapping[int, str] = field(default_factory=dict)

@@ -1,0 +1,119 @@
+"""What the store returns: plain frozen dataclasses that hold no session and no connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from engine.config import DrafterSpec, GenerationRequest, SamplingParams
+from engine.records import StepRecord, Timings
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterUse:
+    """How much of a run used one drafter with one gamma; `tokens_per_s` is the mean over its requests that have one."""
+
+    name: str
+    gamma: int
+    num_requests: int
+    num_output_tokens: int
+    tokens_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A line in the list of runs.
+
+    Attributes:
+        status: running, done, cancelled, failed or interrupted.
+        title: beginning of the prompt, on one line.
+        drafters: in the order of their first request.
+        summary: what the run ended with, {} while it runs.
+    """
+
+    id: str
+    kind: str
+    status: str
+    created_at: datetime
+    finished_at: datetime | None
+    title: str
+    model: str
+    params: dict[str, Any]
+    summary: dict[str, Any]
+    drafters: tuple[DrafterUse, ...]
+
+    @property
+    def num_requests(self) -> int:
+        return sum(use.num_requests for use in self.drafters)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(use.num_output_tokens for use in self.drafters)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    """One request of a run; the names are those of `engine.records.RequestResult`.
+
+    Attributes:
+        id: its row; `request_id` is the engine's name for it, None before it finished.
+        position: 0 for the first request of the run.
+        params: the `GenerationRequest` as JSON values.
+        finish_reason, lossless: None while it runs and when it was interrupted.
+        metrics: {} while it runs and when it was interrupted; `engine.metrics.summarize` makes them from the steps.
+        steps, token_ids: what was written so far; empty when they were not asked for.
+    """
+
+    id: str
+    run_id: str
+    label: str
+    position: int
+    status: str
+    created_at: datetime
+    finished_at: datetime | None
+    params: dict[str, Any]
+    request_id: str | None
+    finish_reason: str | None
+    lossless: bool | None
+    error: str | None
+    text: str
+    prompt_tokens: int | None
+    num_output_tokens: int
+    metrics: dict[str, Any]
+    timings: Timings
+    token_ids: list[int]
+    steps: list[StepRecord]
+
+    def request(self) -> GenerationRequest:
+        """The request, ready to run again.
+
+        Raises:
+            InvalidRequestError: it holds a setting that today's version refuses.
+        """
+        sampling = dict(self.params["sampling"])
+        sampling["stop"] = tuple(sampling["stop"])
+        return GenerationRequest(
+            prompt=self.params["prompt"],
+            drafter=DrafterSpec(**self.params["drafter"]),
+            sampling=SamplingParams(**sampling),
+            chat_template=self.params["chat_template"],
+            trace=self.params["trace"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetail:
+    """A run with its requests, in the order in which they began."""
+
+    id: str
+    kind: str
+    status: str
+    created_at: datetime
+    finished_at: datetime | None
+    title: str
+    model: str
+    params: dict[str, Any]
+    provenance: dict[str, Any]
+    summary: dict[str, Any]
+    requests: tuple[StoredRequest, ...]

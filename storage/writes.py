@@ -1,0 +1,189 @@
+"""Writes changes inside a transaction of the caller: a fixed number of statements for the steps of any number of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from engine.errors import RunNotFoundError
+from engine.records import RequestResult, StepRecord
+from storage.changes import AppendSteps, Change, FinishRequest, FinishRun, NoteStart, StartRequest, StartRun
+from storage.models import METRIC_COLUMNS, RequestRow, RunRow, StepJournalRow
+from storage.owner import Owner
+from storage.trace import decode_steps, encode_steps, encode_trace
+from storage.values import plain, real, searchable, title_of
+
+_SEARCH_LENGTH = 4000
+_PROMPT_SEARCH_LENGTH = 1000
+_TOUCH_EVERY = timedelta(seconds=5)
+_STATUS_OF = {"stop": "done", "length": "done", "cancelled": "cancelled", "failed": "failed"}
+
+
+def write(connection: Connection, changes: Sequence[Change], owner: Owner) -> None:
+    """Writes all changes in their order; only steps come last, all of them together.
+
+    Raises:
+        RunNotFoundError: a change belongs to a run or request that does not exist (any more).
+    """
+    journal: dict[str, list[AppendSteps]] = {}
+    for change in changes:
+        match change:
+            case StartRun():
+                _start_run(connection, change, owner)
+            case StartRequest():
+                _start_request(connection, change)
+            case NoteStart():
+                values = {"prompt_tokens": change.prompt_tokens, "queue_ms": real(change.queue_ms)}
+                connection.execute(update(RequestRow).where(RequestRow.id == change.row).values(values))
+            case AppendSteps() if change.steps:
+                journal.setdefault(change.row, []).append(change)
+            case FinishRequest():
+                waiting = journal.pop(change.row, [])
+                if not change.result.steps:
+                    _append(connection, waiting)
+                _finish_request(connection, change)
+            case FinishRun():
+                _finish_run(connection, change)
+    _append(connection, [change for waiting in journal.values() for change in waiting])
+
+
+def journal_of(connection: Connection, rows: Sequence[str]) -> dict[str, list[StepRecord]]:
+    """Journalled steps by request.
+
+    Raises:
+        TraceError: a blob is damaged.
+    """
+    steps: dict[str, list[StepRecord]] = {}
+    query = select(StepJournalRow.request_id, StepJournalRow.blob).order_by(StepJournalRow.request_id, StepJournalRow.idx)
+    for row, blob in connection.execute(query.where(StepJournalRow.request_id.in_(rows))):
+        steps.setdefault(row, []).extend(decode_steps(blob))
+    return steps
+
+
+def _start_run(connection: Connection, change: StartRun, owner: Owner) -> None:
+    if connection.scalar(select(RunRow.id).where(RunRow.id == change.run_id)) is not None:
+        return
+    title = change.params.get("title") or change.params.get("prompt") or ""
+    model = change.provenance.get("model") or ""
+    words = f"{change.kind} {model} {str(title)[:_PROMPT_SEARCH_LENGTH]}"
+    connection.execute(
+        insert(RunRow).values(
+            id=change.run_id,
+            kind=change.kind,
+            status="running",
+            created_at=change.at,
+            touched_at=change.at,
+            title=title_of(str(title)),
+            search_text=searchable(words)[:_SEARCH_LENGTH],
+            model=str(model),
+            params=change.params,
+            provenance=change.provenance,
+            pid=owner.pid,
+            process_started=owner.started,
+            host=owner.host,
+        )
+    )
+
+
+def _start_request(connection: Connection, change: StartRequest) -> None:
+    # FOR UPDATE makes the count below exact on PostgreSQL too; SQLite has one writer anyway and leaves it out.
+    query = select(RunRow.title, RunRow.search_text).where(RunRow.id == change.run_id).with_for_update()
+    run = connection.execute(query).first()
+    if run is None:
+        raise RunNotFoundError(f"There is no run {change.run_id}; it may have been deleted.")
+    if connection.scalar(select(RequestRow.id).where(RequestRow.id == change.row)) is not None:
+        return
+    request = change.request
+    position = connection.scalar(select(func.count()).select_from(RequestRow).where(RequestRow.run_id == change.run_id))
+    connection.execute(
+        insert(RequestRow).values(
+            id=change.row,
+            run_id=change.run_id,
+            label=change.label,
+            position=position,
+            status="running",
+            created_at=change.at,
+            drafter=request.drafter.name[:64],
+            gamma=request.drafter.gamma,
+            temperature=request.sampling.temperature,
+            seed=request.sampling.seed,
+            request=plain(request),
+            text="",
+            num_output_tokens=0,
+            metrics={},
+            timings={},
+        )
+    )
+    values: dict[str, Any] = {"touched_at": change.at}
+    if not run.title:
+        values["title"] = title_of(request.prompt)
+    words = run.search_text
+    for more in (request.drafter.name, change.label, request.prompt[:_PROMPT_SEARCH_LENGTH]):
+        found = searchable(more)
+        words += f" {found}" if found not in words else ""
+    values["search_text"] = words[:_SEARCH_LENGTH]
+    connection.execute(update(RunRow).where(RunRow.id == change.run_id).values(values))
+
+
+def _append(connection: Connection, changes: Sequence[AppendSteps]) -> None:
+    if not changes:
+        return
+    rows = {change.row for change in changes}
+    runs = dict(connection.execute(select(RequestRow.id, RequestRow.run_id).where(RequestRow.id.in_(rows))).all())
+    missing = sorted(rows - runs.keys())
+    if missing:
+        raise RunNotFoundError(f"There is no request {missing[0]}; its run may have been deleted.")
+    replaced = delete(StepJournalRow).where(
+        StepJournalRow.request_id == bindparam("row"), StepJournalRow.idx >= bindparam("first")
+    )
+    connection.execute(replaced, [{"row": change.row, "first": change.steps[0].index} for change in changes])
+    connection.execute(
+        insert(StepJournalRow),
+        [{"request_id": c.row, "idx": c.steps[0].index, "blob": encode_steps(c.steps, level=0)} for c in changes],
+    )
+    now = datetime.now(UTC)
+    stale = RunRow.id.in_(set(runs.values())), RunRow.touched_at < now - _TOUCH_EVERY
+    connection.execute(update(RunRow).where(*stale).values(touched_at=now))
+
+
+def _finish_request(connection: Connection, change: FinishRequest) -> None:
+    result = change.result
+    steps = result.steps or journal_of(connection, [change.row]).get(change.row, [])
+    values = {
+        "status": _STATUS_OF[result.finish_reason],
+        "finished_at": change.at,
+        "engine_request_id": result.request_id,
+        "finish_reason": result.finish_reason,
+        "lossless": result.lossless,
+        "error": result.error,
+        "text": plain(result.text),
+        "prompt_tokens": result.prompt_tokens,
+        "num_output_tokens": len(result.token_ids),
+        "metrics": plain(result.metrics),
+        "timings": plain(result.timings),
+        "trace": encode_trace(steps, result.token_ids),
+        **metric_values(result),
+    }
+    if connection.execute(update(RequestRow).where(RequestRow.id == change.row).values(values)).rowcount == 0:
+        raise RunNotFoundError(f"There is no request {change.row}; its run may have been deleted.")
+    connection.execute(delete(StepJournalRow).where(StepJournalRow.request_id == change.row))
+
+
+def metric_values(result: RequestResult) -> dict[str, float | None]:
+    """The metric columns of a result."""
+    values = {name: real(result.metrics.get(name)) for name in METRIC_COLUMNS}
+    for name in ("queue_ms", "ttft_ms"):
+        if values[name] is None:
+            values[name] = real(getattr(result.timings, name))
+    return values
+
+
+def _finish_run(connection: Connection, change: FinishRun) -> None:
+    values: dict[str, Any] = {"status": change.status, "finished_at": change.at, "touched_at": change.at}
+    if change.summary is not None:
+        values["summary"] = change.summary
+    if connection.execute(update(RunRow).where(RunRow.id == change.run_id).values(values)).rowcount == 0:
+        raise RunNotFoundError(f"There is no run {change.run_id}; it may have been deleted.")

@@ -1,0 +1,34 @@
+"""Model folders that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes tiny models: `tiny_folder(family="llama", seed=0, …)`, see `tests.tiny.tiny_model`; equal arguments share a folder."""
+    folders: dict[str, Path] = {}
+
+    def make(family: str = "llama", **options: Any) -> Path:
+        # Imported here: tests without a model need not wait for transformers.
+        from tests.tiny import tiny_model
+
+        key = f"{family} {sorted(options.items())}"
+        if key not in folders:
+            folders[key] = tiny_model(tmp_path_factory.mktemp(f"tiny-{family}"), family, **options)
+        return folders[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def embedded_files() -> Any:
+    """The packaged SmolLM2 as `ModelFiles`, converted into the user's cache where it is not there yet."""
+    from engine.models.loader import locate
+
+    return locate("embedded", lambda message, fraction: None)
