@@ -64,7 +64,7 @@ class Engine:
         self.info: EngineInfo = self._parts.info
         self.target = self._parts.target
         self._drafters: dict[str, Drafter] = self._parts.drafters
-        self._tokenizer = self._parts.tokenizer
+        self.tokenizer = self._parts.tokenizer
         self.scheduler = Scheduler(self.target.pool, config.max_batch_size, config.max_step_tokens, self._give_up_kv)
         self._sequences: dict[str, Sequence] = {}
         self._ids = itertools.count(1)
@@ -80,11 +80,11 @@ class Engine:
         spec = request.drafter
         options = check_options(spec, self.info.drafters)
         drafter = self._drafters[spec.name]
-        prompt_ids = self._tokenizer.encode(request.prompt, request.chat_template)
+        prompt_ids = self.tokenizer.encode(request.prompt, request.chat_template)
         if not prompt_ids:
             raise InvalidRequestError("prompt", request.prompt, "a text of at least one token")
         room = self._room(request, len(prompt_ids), drafter.max_nodes(spec.gamma, options))
-        output = OutputStream(TextStream(self._tokenizer), request.sampling, self._tokenizer.eos_ids, room)
+        output = OutputStream(TextStream(self.tokenizer), request.sampling, self.tokenizer.eos_ids, room)
         sequence = Sequence(f"r{next(self._ids)}", request, prompt_ids, drafter, options, output)
         self._news.append(Queued(sequence.seq_id, len(self.scheduler.waiting)))
         self._sequences[sequence.seq_id] = sequence
@@ -159,7 +159,7 @@ class Engine:
         fresh: list[StepRecord] = []
         for item in scored:
             verdict, score = self._verify(item)
-            record = step_record(item.sequence, item.draft, verdict, score, self._tokenizer)
+            record = step_record(item.sequence, item.draft, verdict, score, self.tokenizer)
             fresh.append(record)
             shown.append((item.sequence, self._commit(item, verdict, record)))
             if item.sequence.finish_reason is None:

@@ -1,8 +1,8 @@
 """Text to token ids and back, for the two kinds of tokenizers that the supported models have.
 
-*Byte-level* tokenizers (GPT-2's kind) write each byte as one character of an alphabet; *SentencePiece-like* ones write a space as ▁
-and bytes outside their table as <0xNN>. Either way a token stands for bytes, and a character may be spread over several tokens:
-`TextStream` holds such pieces back until the character is complete.
+*Byte-level* tokenizers (GPT-2's kind) write each byte as one character of an alphabet; *SentencePiece-like* ones write a space as
+▁ and bytes outside their table as <0xNN>. Either way a token stands for bytes, and a character may be spread over several
+tokens: `TextStream` holds such pieces back until the character is complete.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,8 @@ class Tokenizer:
         self.byte_level = "ByteLevel" in parts
         if not self.byte_level and "ByteFallback" not in parts:
             raise UnsupportedModelError(
-                f"The tokenizer in {folder} decodes with {', '.join(parts) or 'nothing'}; supported: ByteLevel, or SentencePiece with ByteFallback."
+                f"The tokenizer in {folder} decodes with {', '.join(parts) or 'nothing'}; "
+                "supported: ByteLevel, or SentencePiece with ByteFallback."
             )
         self.strips_first_space = "Strip" in parts and parts["Strip"]["start"] > 0
         added = self._backend.get_added_tokens_decoder()
@@ -89,7 +90,7 @@ class Tokenizer:
             end = self._backend.token_to_id(_content(config.get("eos_token")) or "")
             self.eos_ids = () if end is None else (end,)
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """One more than the largest id of the table; a model's own table of embeddings may be padded beyond it."""
         return max(self.table().values(), default=-1) + 1
@@ -113,9 +114,10 @@ class Tokenizer:
     def encode(self, text: str, chat_template: bool) -> list[int]:
         """Token ids of a prompt.
 
-        With the chat template, `text` is one user's message, and control tokens that it spells out ("<|im_end|>") are encoded as plain
-        characters: a pasted text cannot end its message or begin the assistant's. Without it, `text` is the whole prompt and
-        means what it means to other tools: control tokens in it are control tokens, and those that the tokenizer puts first are added.
+        With the chat template, `text` is one user's message, and control tokens that it spells out ("<|im_end|>") are encoded as
+        plain characters: a pasted text cannot end its message or begin the assistant's. Without it, `text` is the whole prompt
+        and means what it means to other tools: control tokens in it are control tokens, and those that the tokenizer puts first
+        are added.
 
         Raises:
             InvalidRequestError: the chat template is asked for, and there is none.
@@ -146,7 +148,7 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """A token for showing: special ones by name, unused ids by number, pieces of characters as U+FFFD."""
         name = self._special.get(token_id)
-        if name is None and self._backend.id_to_token(token_id) is None:
+        if name is None and self.spelling(token_id) is None:
             name = f"<unused {token_id}>"
         return self._spelled(token_id).decode("utf-8", errors="replace") if name is None else name
 
@@ -168,8 +170,8 @@ class Tokenizer:
     def _encode_guarded(self, text: str) -> list[int]:
         """`encode` with the template for a text that spells out control tokens.
 
-        The text's own are swapped for marks before the template is rendered; then the template's control tokens are swapped for aliases
-        that a second tokenizer knows in their place, and the marks back. So the whole prompt is still encoded in one go.
+        The text's own are swapped for marks before the template is rendered; then the template's control tokens are swapped for
+        aliases that a second tokenizer knows in their place, and the marks back. So the prompt is still encoded in one go.
         """
         assert self._template is not None, "asked for only when there is a template"
         guarded, aliases, ids = self._guard
@@ -182,7 +184,7 @@ class Tokenizer:
 
     @cached_property
     def _guard(self) -> tuple[Backend, dict[str, str], dict[int, int]]:
-        """A copy that takes the names of control tokens for plain text, the aliases it knows instead, and their ids' real ones."""
+        """A copy that takes the names of control tokens for text, the aliases it knows instead, and their ids' real ones."""
         guarded = Backend.from_str(self._backend.to_str())
         guarded.encode_special_tokens = True
         aliases = {name: f"\ue002{secrets.token_hex(8)}\ue003" for name in self._special.values()}
@@ -190,7 +192,8 @@ class Tokenizer:
             if token.special:
                 alias = aliases[token.content]
                 guarded.add_tokens([AddedToken(alias, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False)])
-        ids = {guarded.token_to_id(alias): self._backend.token_to_id(name) for name, alias in aliases.items()}
+        real = {aliases[name]: i for i, name in self._special.items()}
+        ids = {i: real[alias] for alias, i in guarded.get_vocab(with_added_tokens=True).items() if alias in real}
         return guarded, aliases, ids
 
 
@@ -231,8 +234,8 @@ def check_same_tokens(target: Tokenizer, draft: Tokenizer) -> None:
         if ours != theirs and ours is not None:
             found = "unused" if theirs is None else repr(theirs)
             raise TokenizerMismatchError(
-                f"The draft model's tokenizer is another one: token {i} is {ours!r} in the target and {found} in the draft model; "
-                "allowed: a draft model with the target's tokens."
+                f"The draft model's tokenizer is another one: token {i} is {ours!r} in the target and {found} in the draft "
+                "model; allowed: a draft model with the target's tokens."
             )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Makes tiny models: `tiny_folder(family="llama", seed=0, …)`, see `tests.tiny.tiny_model`; equal arguments share a folder."""
+    """Makes tiny models: `tiny_folder(family, seed=0, …)`, see `tests.tiny.tiny_model`; equal arguments share a folder."""
     folders: dict[str, Path] = {}
 
     def make(family: str = "llama", **options: Any) -> Path:
@@ -32,3 +32,21 @@ def embedded_files() -> Any:
     from engine.models.loader import locate
 
     return locate("embedded", lambda message, fraction: None)
+
+
+@pytest.fixture(scope="session")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A `Tokenizer` of 320 byte-level tokens, see `tests.tiny.tiny_tokenizer`."""
+    from engine.tokenizer import Tokenizer
+    from tests.tiny import tiny_tokenizer
+
+    return Tokenizer(tiny_tokenizer(tmp_path_factory.mktemp("byte-level")))
+
+
+@pytest.fixture(scope="session")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A `Tokenizer` that spells spaces as ▁ and unknown characters as bytes, see `tests.tiny.tiny_sentencepiece`."""
+    from engine.tokenizer import Tokenizer
+    from tests.tiny import tiny_sentencepiece
+
+    return Tokenizer(tiny_sentencepiece(tmp_path_factory.mktemp("sentencepiece")))

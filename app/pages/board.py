@@ -15,7 +15,7 @@ from app.service import EngineService
 from engine.errors import UserError
 from storage.store import Store
 
-RECENT_RUNS = 8
+RECENT_RUNS = 6
 # The quoted event name gives the component its Python listener `open`.
 _ON_LOAD = """window.Draftboard.mountBoard({element, props, watch, server, open: (run) => trigger('open', {run})});"""
 

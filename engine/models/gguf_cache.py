@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +85,9 @@ def packaged_gguf(package: str = PACKAGE) -> Path:
     raise ModelNotFoundError(f"The embedded model is not installed; install it with: {INSTALL}")
 
 
-def cache_root() -> Path:
+def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
     """$DRAFTBOARD_DATA/cache where that is set, else the user's cache folder."""
-    data = os.environ.get(DATA_VARIABLE)
+    data = environment.get(DATA_VARIABLE)
     return Path(data).expanduser() / "cache" if data else Path(platformdirs.user_cache_dir("draftboard"))
 
 
@@ -162,8 +162,9 @@ def convert(source: Path, folder: Path, progress: Progress) -> None:
 def build_tokenizer(meta: dict[str, Any]) -> Tokenizer:
     """The byte-level BPE tokenizer of a GGUF file's metadata, equal to transformers' conversion.
 
-    Like that conversion it leaves `tokenizer.ggml.pre` aside. (llama.cpp reads "smollm" there and cuts digits off one by one before the
-    byte-level pattern; as the table has no token with two digits, that differs in runs of white space before a digit only.)
+    Like that conversion it leaves `tokenizer.ggml.pre` aside. (llama.cpp reads "smollm" there and cuts digits off one by one
+    before the byte-level pattern; as the table has no token with two digits, that differs in white space before a digit only:
+    in two line breaks or several spaces, whose last one then stands alone here.)
     """
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
     merges = [(left, right) for left, right in (merge.split(" ") for merge in meta["tokenizer.ggml.merges"])]
@@ -232,7 +233,7 @@ def _read_tensors(reader: GGUFReader, meta: dict[str, Any], progress: Progress) 
 
 
 def _renamed(name: str) -> tuple[str, str]:
-    """Hugging Face name of a GGUF tensor, and its part within a layer: blk.3.attn_q.weight → (….3.self_attn.q_proj.weight, attn_q)."""
+    """Hugging Face name of a GGUF tensor and its part in a layer: blk.3.attn_q.weight → (….3.self_attn.q_proj.weight, attn_q)."""
     if name in _TOP:
         return _TOP[name], ""
     pieces = name.split(".")

@@ -146,7 +146,10 @@ def _files(folder: Path, name: str) -> ModelFiles:
     if not config.is_file():
         raise ModelNotFoundError(f"{name} has no config.json; allowed: {ALLOWED}.")
     generation = folder / "generation_config.json"
-    spec = spec_from_config(_read_json(config), _read_json(generation) if generation.is_file() else None)
+    try:
+        spec = spec_from_config(_read_json(config), _read_json(generation) if generation.is_file() else None)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UnsupportedModelError(f"config.json of {name} has a value of the wrong kind ({_reason(error)}).") from error
     weights = _weight_files(folder)
     if not weights:
         raise ModelNotFoundError(f"{name} has no *.safetensors file; allowed: {ALLOWED}.")
@@ -161,7 +164,8 @@ def _download(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), ignore_patterns=list(HUB_SURPLUS)))
     except Exception as error:  # noqa: BLE001 - the hub's client raises types of several libraries, all of which mean the same here
         raise ModelNotFoundError(
-            f"There is no folder {name!r} and the Hugging Face hub did not give a model of that name ({_reason(error)}); allowed: {ALLOWED}."
+            f"There is no folder {name!r} and the Hugging Face hub did not give a model of that name ({_reason(error)}); "
+            f"allowed: {ALLOWED}."
         ) from error
 
 

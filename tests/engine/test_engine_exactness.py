@@ -41,7 +41,7 @@ def engine(tiny_folder: TinyFolder) -> Engine:
     """A target of 3 layers and a weaker draft model of the same tokenizer."""
     config = EngineConfig(
         model=str(tiny_folder(seed=1, layers=3)),
-        draft_model=str(tiny_folder(seed=2, layers=1)),
+        draft_model=str(tiny_folder(seed=1, layers=3, noise=0.1)),
         dtype="fp32",
         threads=1,
         max_batch_size=16,
@@ -109,7 +109,7 @@ def test_the_target_as_its_own_draft_model_is_accepted_entirely(tiny_folder: Tin
 def test_preemption_keeps_the_output_and_frees_everything(tiny_folder: TinyFolder) -> None:
     config = EngineConfig(
         model=str(tiny_folder(seed=1, layers=3)),
-        draft_model=str(tiny_folder(seed=2, layers=1)),
+        draft_model=str(tiny_folder(seed=1, layers=3, noise=0.1)),
         dtype="fp32",
         threads=1,
         max_batch_size=8,
@@ -146,7 +146,7 @@ def test_a_prompt_longer_than_a_step_is_prefilled_in_chunks_beside_decoding(tiny
 def test_output_ends_at_the_context_limit_for_every_drafter(tiny_folder: TinyFolder) -> None:
     config = EngineConfig(
         model=str(tiny_folder(seed=1, layers=3)),
-        draft_model=str(tiny_folder(seed=2, layers=1)),
+        draft_model=str(tiny_folder(seed=1, layers=3, noise=0.1)),
         dtype="fp32",
         threads=1,
         max_model_len=64,

@@ -209,6 +209,15 @@ def test_an_unsupported_model_is_refused_by_its_folder(copy: Path) -> None:
         find(copy)
 
 
+@pytest.mark.parametrize(
+    "values", [{"eos_token_id": "two"}, {"rope_scaling": 3}, {"layer_types": 1}, {"quantization_config": "x"}]
+)
+def test_a_config_value_of_the_wrong_kind_is_one_sentence(copy: Path, values: dict[str, object]) -> None:
+    edit_config(copy, **values)
+    with pytest.raises(UnsupportedModelError, match="config.json of .* has a value of the wrong kind"):
+        find(copy)
+
+
 HUB_CODE = """
 from engine.errors import ModelNotFoundError
 from engine.models.loader import load_tensors, locate

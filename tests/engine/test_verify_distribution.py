@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations, product
-from statistics import NormalDist
 from typing import NamedTuple
 
 import pytest
@@ -24,11 +23,11 @@ from engine.config import SamplingParams
 from engine.draft import Draft
 from engine.sampling import RandomStream, draw, target_probs
 from engine.verify import Verdict, verify_sampled
+from tests.engine.chi_squared import assert_distributed, chi_squared_limit
 
 V = 3  # tokens of the small vocabulary
 BREAK = 2.0**-20  # bisection stops at intervals of this width
 TOLERANCE = 3e-5  # over all breaks of a draft
-FALSE_ALARM = 1e-6
 
 
 class Model(NamedTuple):
@@ -307,24 +306,6 @@ def test_the_rule_with_replacement_would_distort_draws_without_replacement() -> 
 
 
 # Chi-squared
-
-
-def chi_squared_limit(freedom: int, false_alarm: float) -> float:
-    """Critical value by Wilson and Hilferty (1931)."""
-    spread = 2 / (9 * freedom)
-    return freedom * (1 - spread + NormalDist().inv_cdf(1 - false_alarm) * spread**0.5) ** 3
-
-
-def assert_distributed(counts: Tensor, probs: Tensor) -> None:
-    """Pearson's test of counts; cells that expect fewer than 5 are pooled, impossible ones must be empty."""
-    counts, expected = counts.double().flatten(), probs.double().flatten() * float(counts.sum())
-    assert float(counts[expected == 0].sum()) == 0
-    small = expected < 5
-    observed = torch.cat([counts[~small], counts[small].sum()[None]])
-    wanted = torch.cat([expected[~small], expected[small].sum()[None]])
-    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
-    statistic = float(((observed - wanted) ** 2 / wanted).sum())
-    assert statistic < chi_squared_limit(len(wanted) - 1, FALSE_ALARM)
 
 
 @pytest.mark.parametrize(("freedom", "odds", "tabulated"), [(10, 1e-3, 29.588), (30, 1e-2, 50.892), (100, 1e-3, 149.449)])

@@ -1,0 +1,98 @@
+"""Two languages with the same keys, and every text that the code asks for exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app.i18n import LANGUAGES, choose_language, text, text_or, texts
+from app.presets import TASKS
+from engine.records import FinishReason
+from tests.fakes import DRAFTERS
+
+APP = Path(__file__).resolve().parents[2] / "app"
+SCRIPTS = sorted((APP / "static").glob("*.js"))
+# Keys that the scripts put together from parts.
+BUILT = {
+    *(f"role.{one}" for one in ("accepted", "rejected", "correction", "bonus", "plain", "untested", "ignored")),
+    *(f"role.{one}.note" for one in ("accepted", "correction", "bonus", "plain")),
+    *(f"fate.{one}.note" for one in ("rejected", "untested", "ignored")),
+    *(f"{kind}.{one}" for kind in ("metric", "def") for one in ("tps", "speedup", "rate", "len", "tpp", "ttft", "waste", "tokens")),
+    *(f"{kind}.{one}" for kind in ("panel", "def") for one in ("time", "positions")),
+    *(f"{kind}.{one}" for kind in ("steps", "def.steps") for one in ("index", "fates", "accepted", "text", "ms")),
+    *(f"time.{one}" for one in ("draft", "verify", "other")),
+    *(f"speed.{one}" for one in ("faster", "slower", "same")),
+    *(f"drafter.{one}{end}" for one in ("lossless", "lossy") for end in ("", ".title")),
+    *(f"state.done.{one}" for one in FinishReason.__args__),
+    *(f"state.{one}" for one in ("idle", "starting", "loading")),
+    *(f"form.plain.{one}" for one in ("after", "before", "off")),
+    *(f"task.{one}" for one in TASKS),
+}  # fmt: skip
+
+
+def asked_keys() -> set[str]:
+    """Keys that stand whole in the code."""
+    keys: set[str] = set()
+    for path in SCRIPTS:
+        keys |= set(re.findall(r'\b(?:t|D\.t|say|figure)\(\s*"([a-z_]+\.[\w.]+)"', path.read_text(encoding="utf-8")))
+        keys |= set(re.findall(r'D\.explain\([^\n]*?"(def\.[\w.]+)"', path.read_text(encoding="utf-8")))
+    for path in APP.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        keys |= set(re.findall(r'\bi18n\("([\w.]+)"\)', source)) | set(re.findall(r'\btext\(\w[^,]*, "([\w.]+)"', source))
+    return keys
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_language_lacks_a_key_that_another_has(language: str) -> None:
+    everything = set().union(*(texts(one) for one in LANGUAGES))
+    assert sorted(everything - set(texts(language))) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_text_that_the_code_asks_for_exists(language: str) -> None:
+    keys = asked_keys()
+    assert len(keys) > 50  # the search still finds them
+    assert sorted((keys | BUILT) - set(texts(language))) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_drafter_of_the_engine_has_a_name_and_a_line_in_every_language(language: str) -> None:
+    names = [f"drafter.{drafter.name}.{part}" for drafter in DRAFTERS for part in ("label", "summary")]
+    names += [f"option.{option.name}" for drafter in DRAFTERS for option in drafter.options]
+    assert [name for name in names if name not in texts(language)] == []
+
+
+def test_both_languages_fill_in_the_same_values() -> None:
+    def places(language: str) -> dict[str, list[str]]:
+        return {key: sorted(re.findall(r"\{(\w+)\}", value)) for key, value in texts(language).items()}
+
+    assert places("en") == places("ko")
+
+
+def test_no_text_is_empty_and_none_holds_markup() -> None:
+    values = [value for language in LANGUAGES for value in texts(language).values()]
+    assert all(value.strip() for value in values)
+    assert [value for value in values if re.search(r"<[a-z/]", value)] == []
+
+
+@pytest.mark.parametrize(
+    ("cookie", "wish", "language"),
+    [
+        (None, None, "en"),
+        (None, "ko-KR,ko;q=0.9,en-US;q=0.8", "ko"),
+        (None, "fr-FR,fr;q=0.9,ko;q=0.3,en;q=0.5", "en"),
+        ("ko", "en-US", "ko"),
+        ("xx", "ko", "ko"),
+        (None, "de;q=nonsense", "en"),
+    ],
+)
+def test_the_language_is_the_chosen_one_then_the_browsers_then_english(cookie: str | None, wish: str | None, language: str) -> None:
+    assert choose_language(cookie, wish) == language
+
+
+def test_a_missing_key_is_an_error_unless_a_fallback_is_given() -> None:
+    with pytest.raises(KeyError):
+        text("en", "no.such.key")
+    assert text_or("ko", "drafter.new_one.label", "New one") == "New one"

@@ -1,0 +1,44 @@
+"""What a person does on the Playground, and what they see."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+
+def set_number(page: Page, name: str, value: int | float | str) -> None:
+    page.locator(f"#{name} input").first.fill(str(value))
+
+
+def choose_plain(page: Page, label: str) -> None:
+    page.locator("#plain label", has_text=label).click()
+
+
+def start(page: Page, prompt: str, max_tokens: int = 48) -> None:
+    """Types a prompt and presses Run."""
+    page.locator("#prompt textarea").fill(prompt)
+    set_number(page, "max_tokens", max_tokens)
+    page.locator("#run").click()
+
+
+def expect_state(page: Page, state: str) -> None:
+    """Waits for the status line's state (see `data-state`); `done` stands for every good end."""
+    expect(page.locator(".db-status")).to_have_attribute("data-state", re.compile(f"^{state}"), timeout=30_000)
+
+
+def run(page: Page, prompt: str, max_tokens: int = 48) -> None:
+    """Runs a prompt to its end."""
+    start(page, prompt, max_tokens)
+    expect_state(page, "done")
+
+
+def output_text(page: Page) -> str:
+    """The output as the stream shows it: all chips but those of refused drafts."""
+    script = "nodes => nodes.map(node => node.textContent).join('')"
+    return str(page.locator(".db-stream .tk:not(.draft)").evaluate_all(script))
+
+
+def style(page: Page, selector: str, name: str) -> Any:
+    return page.locator(selector).first.evaluate(f"node => getComputedStyle(node).{name}")

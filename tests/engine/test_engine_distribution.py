@@ -1,0 +1,121 @@
+"""Sampled output of every drafter through the whole engine has the target's distribution.
+
+The exact joint distribution of the first three tokens comes from forward passes of the tiny target (top-k leaves few outcomes); the
+drafters are at work from the second token on. False-alarm odds of each test: 1e-6 (chi-squared, Wilson-Hilferty); seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.config import DrafterSpec, EngineConfig, GenerationRequest, SamplingParams
+from engine.engine import Engine
+from engine.models.attention import Row
+from engine.sampling import target_probs
+from tests.engine.chi_squared import assert_distributed
+
+RUNS = 3000
+TOP_K = 6
+Outcome = tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder: Callable[..., Path]) -> Engine:
+    target, draft = tiny_folder(seed=1, layers=2), tiny_folder(seed=1, layers=2, noise=0.1)
+    config = EngineConfig(model=str(target), draft_model=str(draft), dtype="fp32", threads=1, max_batch_size=64)
+    return Engine(config)
+
+
+def following(engine: Engine, prompt: str, tokens: Outcome = ()) -> dict[int, float]:
+    """Probabilities of the tokens that may follow a prompt and some output."""
+    with torch.inference_mode():
+        logits = engine.target.forward([Row(0, 0, [*engine.tokenizer.encode(prompt, True), *tokens])], [1]).logits[0]
+    probs = target_probs(logits, sampling(0))[0]
+    return {int(i): float(probs[i]) for i in probs.nonzero()}
+
+
+@pytest.fixture(scope="module")
+def prompt(engine: Engine) -> str:
+    """A prompt whose own pairs of tokens the (random) target likes to repeat, so that drafts copied from it are often accepted."""
+    generator = torch.Generator().manual_seed(0)
+
+    def repeats(text: str) -> float:
+        ids = engine.tokenizer.encode(text, True)
+        follower = dict(itertools.pairwise(ids))
+        likely = [(a, p) for a, p in following(engine, text).items() if a in follower]
+        return sum(p * following(engine, text, (a,)).get(follower[a], 0.0) for a, p in likely)
+
+    letters = torch.randint(97, 123, (150, 80), generator=generator).tolist()
+    return max(("".join(map(chr, row)) for row in letters), key=repeats)
+
+
+@pytest.fixture(scope="module")
+def joint(engine: Engine, prompt: str) -> dict[Outcome, float]:
+    """Probability of each possible first three tokens."""
+    table: dict[Outcome, float] = {}
+    for a, p_a in following(engine, prompt).items():
+        for b, p_b in following(engine, prompt, (a,)).items():
+            for c, p_c in following(engine, prompt, (a, b)).items():
+                table[a, b, c] = p_a * p_b * p_c
+    return table
+
+
+def sampling(seed: int) -> SamplingParams:
+    return SamplingParams(temperature=0.8, top_k=TOP_K, seed=seed, max_tokens=3, ignore_eos=True)
+
+
+def test_the_joint_distribution_is_complete(joint: dict[Outcome, float]) -> None:
+    assert len(joint) == TOP_K**3
+    assert sum(joint.values()) == pytest.approx(1, abs=1e-5)
+
+
+SPECS = [
+    DrafterSpec("null", 0),
+    DrafterSpec("ngram", 2, {"min_n": 1, "max_n": 2}),
+    DrafterSpec("lookahead", 3, {"window": 3, "ngram": 3, "guesses": 4}),
+    DrafterSpec("draft_model", 2),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
+def test_three_tokens_are_distributed_as_the_target(engine: Engine, prompt: str, joint: dict[Outcome, float], spec: DrafterSpec) -> None:
+    requests = [GenerationRequest(prompt, drafter=spec, sampling=sampling(seed), trace=False) for seed in range(RUNS)]
+    results = engine.generate(requests)
+    counts = Counter(tuple(result.token_ids) for result in results)
+    assert set(counts) <= set(joint)
+    if spec.name != "null":
+        # The test means nothing for a drafter that was idle.
+        assert sum(r.metrics["fates"]["A"] for r in results) > 50
+        assert sum(r.metrics["fates"]["R"] for r in results) > 50
+    assert_distributed(counted(counts, joint), probabilities(joint))
+
+
+def test_the_test_would_catch_a_greedy_third_token(joint: dict[Outcome, float]) -> None:
+    best = {pair: max(range(320), key=lambda c, pair=pair: joint.get((*pair, c), 0.0)) for pair in {k[:2] for k in joint}}
+    wrong: Counter[Outcome] = Counter()
+    for outcome, p in joint.items():
+        wrong[(*outcome[:2], best[outcome[:2]])] += round(p * RUNS)
+    with pytest.raises(AssertionError):
+        assert_distributed(counted(wrong, joint), probabilities(joint))
+
+
+def counted(counts: Counter[Outcome], joint: dict[Outcome, float]) -> Tensor:
+    return torch.tensor([counts[outcome] for outcome in joint])
+
+
+def probabilities(joint: dict[Outcome, float]) -> Tensor:
+    return torch.tensor(list(joint.values()), dtype=torch.float64)
+
+
+def test_the_same_seed_gives_the_same_tokens_for_every_drafter(engine: Engine, prompt: str) -> None:
+    for spec, seed in itertools.product(SPECS, (1, 2)):
+        request = GenerationRequest(prompt, drafter=spec, sampling=sampling(seed))
+        first, second = engine.generate([request])[0], engine.generate([request])[0]
+        assert first.token_ids == second.token_ids
