@@ -40,7 +40,7 @@ def parse_bytes(text: str | int) -> int:
         number, prefix, binary = match.groups()
         size = int(float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()])
     if size < 1:
-        raise InvalidRequestError("kv_budget", text, "a size such as 1GiB, 512MiB or 800MB")
+        raise InvalidRequestError("kv_budget", text, "auto, or a size such as 1GiB, 512MiB or 800MB")
     return size
 
 
@@ -57,14 +57,14 @@ class Settings(BaseSettings):
     draft_model: str | None = None
     dtype: str = "auto"
     device: str = "auto"
-    kv_budget: int = 1 << 30
+    kv_budget: int = 0
     max_batch: int = Field(default=64, ge=1, le=1024)
     threads: int = Field(default=0, ge=0, le=4096)
 
     @field_validator("kv_budget", mode="before")
     @classmethod
     def _read_size(cls, value: str | int) -> int:
-        return parse_bytes(value)
+        return 0 if value in (0, "auto") else parse_bytes(value)
 
     @field_validator("data")
     @classmethod

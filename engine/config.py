@@ -10,6 +10,7 @@ from engine.errors import InvalidRequestError
 
 MAX_GAMMA = 16
 MAX_STOP_STRINGS = 8
+MAX_STOP_LENGTH = 100
 DTYPES = ("auto", "fp32", "fp16", "bf16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 EMBEDDED_MODEL = "embedded"
@@ -44,8 +45,10 @@ class SamplingParams:
             raise InvalidRequestError("top_p", self.top_p, "a number above 0 and at most 1")
         _whole("seed", self.seed, 0, 2**63 - 1)
         _whole("max_tokens", self.max_tokens, 1, 1_000_000)
-        if not isinstance(self.stop, tuple) or any(not isinstance(s, str) or not s for s in self.stop):
-            raise InvalidRequestError("stop", self.stop, "a tuple of texts that are not empty")
+        if not isinstance(self.stop, tuple) or any(
+            not isinstance(s, str) or not 0 < len(s) <= MAX_STOP_LENGTH for s in self.stop
+        ):
+            raise InvalidRequestError("stop", self.stop, f"a tuple of texts of 1 to {MAX_STOP_LENGTH} characters")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequestError("stop", len(self.stop), f"at most {MAX_STOP_STRINGS} stop texts")
 
@@ -105,8 +108,8 @@ class EngineConfig:
         draft_model: the model of the `draft_model` drafter, or None when there is none.
         dtype: `auto` takes the fastest kernels of the machine; `fp32` the plain ones.
         device: `auto` takes cuda, then mps, then cpu.
-        kv_budget_bytes: most bytes of keys and values of the target.
-        draft_kv_budget_bytes: the same for the drafter's own KV pool.
+        kv_budget_bytes: most bytes of keys and values of the target; 0 takes 1 GiB on a CPU and half of the free memory of a GPU.
+        draft_kv_budget_bytes: the same for the drafter's own KV pool; 0 takes a quarter of the target's.
         max_batch_size: most sequences that run at once.
         max_step_tokens: most prompt tokens that one step prefills beside the decoding rows.
         max_model_len: longest context, or None for the model's own.
@@ -118,8 +121,8 @@ class EngineConfig:
     draft_model: str | None = None
     dtype: str = "auto"
     device: str = "auto"
-    kv_budget_bytes: int = 1 << 30
-    draft_kv_budget_bytes: int = 1 << 28
+    kv_budget_bytes: int = 0
+    draft_kv_budget_bytes: int = 0
     max_batch_size: int = 64
     max_step_tokens: int = 256
     max_model_len: int | None = None
@@ -131,8 +134,8 @@ class EngineConfig:
             raise InvalidRequestError("dtype", self.dtype, ", ".join(DTYPES))
         if self.device not in DEVICES:
             raise InvalidRequestError("device", self.device, ", ".join(DEVICES))
-        _whole("kv_budget_bytes", self.kv_budget_bytes, 1, 1 << 50)
-        _whole("draft_kv_budget_bytes", self.draft_kv_budget_bytes, 1, 1 << 50)
+        _whole("kv_budget_bytes", self.kv_budget_bytes, 0, 1 << 50)
+        _whole("draft_kv_budget_bytes", self.draft_kv_budget_bytes, 0, 1 << 50)
         _whole("max_batch_size", self.max_batch_size, 1, 1024)
         _whole("max_step_tokens", self.max_step_tokens, 1, 1 << 20)
         _whole("block_size", self.block_size, 1, 1024)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class _Scored(NamedTuple):
-    """One sequence's share of a target pass: logits [1 + nodes, vocab], their argmax, and the hidden states its drafter captures."""
+    """One sequence's share of a pass: logits [1 + nodes, vocab], their argmax, the hidden states its drafter captures."""
 
     sequence: Sequence
     draft: Draft
@@ -103,8 +103,8 @@ class Engine:
         if need > self.target.pool.budget_blocks:
             has = self.target.pool.budget_blocks * self.target.pool.block_size
             raise PromptTooLongError(
-                f"The prompt ({prompt_tokens} tokens), the answer (up to {room}) and a draft ({nodes}) need {prompt_tokens + room + nodes} KV slots; "
-                f"the KV budget holds {has}. Ask for fewer tokens or raise the budget."
+                f"The prompt ({prompt_tokens} tokens), the answer (up to {room}) and a draft ({nodes}) need "
+                f"{prompt_tokens + room + nodes} KV slots; the KV budget holds {has}. Ask for fewer tokens or raise the budget."
             )
         return room
 
@@ -147,6 +147,7 @@ class Engine:
         """Drop all requests and give back their memory."""
         for sequence in list(self._sequences.values()):
             self._finish(sequence, "cancelled")
+        self._news.clear()
 
     def _run(self, batch: ScheduledBatch, begin: float) -> list[Event]:
         scheduled = time.perf_counter()

@@ -14,6 +14,7 @@ import sys
 import torch
 from torch import Tensor
 
+from engine.errors import EngineFailure
 from engine.models.spec import ModelSpec
 
 # Linux: do not count reserved address space against the commit limit (the constant is missing in Python 3.11's mmap).
@@ -39,7 +40,13 @@ class KVCache:
         if device.type == "cpu" and sys.platform == "linux":
             # Anonymous private memory reads as zeros, so a slot never written cannot turn a masked score into NaN.
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-            self._arena = mmap.mmap(-1, count * dtype.itemsize, flags=flags)
+            try:
+                self._arena = mmap.mmap(-1, count * dtype.itemsize, flags=flags)
+            except OSError as fault:
+                raise EngineFailure(
+                    f"The system refuses {count * dtype.itemsize / 2**30:.1f} GiB of address space for {num_lanes} sequences of "
+                    f"{lane_tokens} KV slots ({fault.strerror}); lower the largest batch or the longest context."
+                ) from fault
             # Where huge pages are always on, one token would make 2 MB of every head real; a kernel without them refuses.
             with contextlib.suppress(OSError):
                 self._arena.madvise(mmap.MADV_NOHUGEPAGE)
@@ -68,13 +75,13 @@ class KVCache:
         index = torch.tensor(sources, device=self.data.device)
         self.data[:, :, lane, :, target : target + len(sources)] = self.data[:, :, lane, :, index]
 
-    def release(self, lane: int, used_tokens: int) -> None:
+    def release(self, lane: int) -> None:
         """Give the memory of a closed lane back to the system.
 
-        The whole lane goes, not only `used_tokens`: rejected drafts were written behind what the sequence kept. Pages that were
+        The whole lane goes, not only what the sequence held: rejected drafts were written behind it. Pages that were
         never written cost nothing (0.3 ms for a lane of 8704 tokens in 30 layers).
         """
-        if self._arena is None or not used_tokens:
+        if self._arena is None:
             return
         layers, pair, num_lanes, kv_heads, lane_tokens, head_dim = self.data.shape
         size = kv_heads * lane_tokens * head_dim * self.data.element_size()

@@ -1,9 +1,9 @@
 """Who holds which KV blocks: a paged pool over contiguous lanes, with a budget.
 
-Every sequence has a lane, a run of addresses as long as the longest context, and is charged for the blocks of `block_size` tokens it
-really uses. Block i of lane l is block l · lane_blocks + i, so a block table is always contiguous and attention reads a lane as
-a view; the operating system's page table does what PagedAttention's table does (the idea of vAttention, Prabhu et al. 2024,
-arXiv 2405.04437). The budget, not the address space, bounds the memory: see `kv_cache` for how unused pages go back.
+Every sequence has a lane, a run of addresses as long as the longest context, and is charged for the blocks of `block_size`
+tokens it really uses. Block i of lane l is block l · lane_blocks + i, so a block table is always contiguous and attention reads
+a lane as a view; the operating system's page table does what PagedAttention's table does (the idea of vAttention, Prabhu et al.
+2024, arXiv 2405.04437). The budget, not the address space, bounds the memory: see `kv_cache` for how unused pages go back.
 """
 
 from __future__ import annotations

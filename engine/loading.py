@@ -18,7 +18,7 @@ from engine.drafters.null import NullDrafter
 from engine.errors import InvalidRequestError
 from engine.model_runner import ModelRunner
 from engine.models.decoder import Decoder
-from engine.models.linear import Kernel, choose_kernel
+from engine.models.linear import choose_kernel
 from engine.models.loader import ModelFiles, load_tensors, locate
 from engine.records import DrafterInfo, EngineInfo
 from engine.tokenizer import Tokenizer, check_same_tokens
@@ -50,11 +50,14 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
     progress("Packing the weights", 0.65)
     decoder = Decoder(files.spec, load_tensors(files), kernel, device)
     length = min(config.max_model_len or files.spec.max_position_embeddings, files.spec.max_position_embeddings)
-    target = _runner(decoder, config, length, config.kv_budget_bytes)
+    budget = config.kv_budget_bytes or _default_budget(device)
+    target = _runner(decoder, config, length, budget)
     drafters: dict[str, Drafter] = {d.name: d for d in (NullDrafter(), NgramDrafter(), LookaheadDrafter(tokenizer.eos_ids))}
     if config.draft_model is not None:
         progress("Loading the draft model", 0.85)
-        drafters[DraftModelDrafter.name] = _draft_model(config, files, decoder, tokenizer, kernel, device, length)
+        drafters[DraftModelDrafter.name] = _draft_model(
+            config, files, target, tokenizer, length, config.draft_kv_budget_bytes or budget // 4
+        )
     progress("Ready", 1.0)
     info = EngineInfo(
         model=files.name,
@@ -67,7 +70,7 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         dtype=f"{str(kernel.weight).removeprefix('torch.')} ({kernel.name})",
         device=_device_name(device),
         threads=threads,
-        kv_budget_bytes=config.kv_budget_bytes,
+        kv_budget_bytes=budget,
         kv_bytes_per_token=target.bytes_per_token,
         draft_model=config.draft_model,
         drafters=_infos(drafters),
@@ -101,13 +104,7 @@ def _runner(decoder: Decoder, config: EngineConfig, length: int, budget_bytes: i
 
 
 def _draft_model(
-    config: EngineConfig,
-    target_files: ModelFiles,
-    target: Decoder,
-    tokenizer: Tokenizer,
-    kernel: Kernel,
-    device: torch.device,
-    length: int,
+    config: EngineConfig, target_files: ModelFiles, target: ModelRunner, tokenizer: Tokenizer, length: int, budget: int
 ) -> DraftModelDrafter:
     assert config.draft_model is not None, "asked for only when there is a draft model"
     files = locate(config.draft_model, lambda message, fraction: None)
@@ -115,9 +112,17 @@ def _draft_model(
     if not same:
         check_same_tokens(tokenizer, Tokenizer(files.folder))
     # The target drafting for itself (a check that everything is accepted) shares the weights, not the KV.
-    decoder = target if same else Decoder(files.spec, load_tensors(files), kernel, device)
-    runner = _runner(decoder, config, min(length, files.spec.max_position_embeddings), config.draft_kv_budget_bytes)
+    decoder = target.decoder if same else Decoder(files.spec, load_tensors(files), target.decoder.kernel, target.decoder.device)
+    runner = _runner(decoder, config, min(length, files.spec.max_position_embeddings), budget)
     return DraftModelDrafter(runner, target_files.spec.vocab_size)
+
+
+def _default_budget(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    if device.type == "mps":
+        return max(1 << 30, (torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()) // 2)
+    return 1 << 30
 
 
 def _infos(drafters: dict[str, Drafter]) -> tuple[DrafterInfo, ...]:

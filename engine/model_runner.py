@@ -81,8 +81,7 @@ class ModelRunner:
     def close(self, seq_id: str) -> None:
         """Give back a sequence's lane, blocks and memory; nothing happens when it holds none."""
         if self.pool.holds(seq_id):
-            used = self.pool.slots(seq_id)
-            self.cache.release(self.pool.close(seq_id), used)
+            self.cache.release(self.pool.close(seq_id))
 
     def keep(self, seq_id: str, start: int, path: Sequence[int]) -> None:
         """Commit: keep the root at slot `start` and the draft tokens `path` behind it, free the rest.

@@ -40,7 +40,7 @@ class OutputStream:
         self._pieces = pieces
         self._stops = sampling.stop
         self._eos = () if sampling.ignore_eos else eos_ids
-        self._limit = min(sampling.max_tokens, room)
+        self.limit = min(sampling.max_tokens, room)
         self._longest_stop = max((len(stop) for stop in self._stops), default=0)
         self._held: list[_Held] = []
         self._count = 0
@@ -57,11 +57,11 @@ class OutputStream:
             self._count += 1
             ends = token.id in self._eos
             token.text = self._pieces.flush() if ends else self._pieces.push(token.id)
-            if self._count == self._limit and not ends:
+            if self._count == self.limit and not ends:
                 token.text += self._pieces.flush()
             self.text += token.text
             stop = self._find_stop(len(token.text))
-            if stop is None and not ends and self._count < self._limit:
+            if stop is None and not ends and self._count < self.limit:
                 continue
             self.finish_reason = "stop" if ends or stop is not None else "length"
             _cut(record, i + 1)

@@ -51,7 +51,8 @@ class DraftToken:
         parent: index of its parent in the step's draft, -1 for the root (the last token of the context).
         fate: see `Fate`.
         q: the drafter's probability of it under the distribution it was drawn from; 1.0 for a one-hot proposal.
-        p: the target's probability of it at its place, None when not traced or never scored. Under sampling it is the distribution
+        p: the target's probability of it at its place, None when not traced or never scored. Under sampling it is the
+        distribution
             after temperature, top-k and top-p; at temperature 0 it is the plain softmax, and the rule is "equals the argmax".
         u: the uniform draw that decided, None when nothing was drawn (greedy, untested).
         text: what it spells, for showing; broken UTF-8 is shown as replacement characters.

@@ -1,8 +1,8 @@
 """Who runs in a step: continuous batching with chunked prefill and preemption by recompute.
 
-A step mixes decoding sequences (root and draft) with prompt chunks. Slots for the largest draft are reserved before anything is drafted,
-so a sequence that must give way does it between steps: its unverified drafts do not exist yet, its tokens are kept, its KV is freed and
-computed again when it returns.
+A step mixes decoding sequences (root and draft) with prompt chunks. Slots for the largest draft are reserved before anything is
+drafted, so a sequence that must give way does it between steps: its unverified drafts do not exist yet, its tokens are kept,
+its KV is freed and computed again when it returns.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Sequence:
     @property
     def draft_depth(self) -> int:
         """Most draft tokens on a path in the next step: γ, less where the token limit is near (the step adds one more itself)."""
-        return max(0, min(self.gamma, self.sampling.max_tokens - self.num_output - 1))
+        return max(0, min(self.gamma, self.output.limit - self.num_output - 1))
 
     def timings(self, now: float) -> Timings:
         """Milliseconds from submit up to `now`."""

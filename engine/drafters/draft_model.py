@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.draft import Draft
 from engine.drafters.base import Drafter, Outcome
-from engine.model_runner import ModelRunner
+from engine.model_runner import ModelRunner, row_argmax
 from engine.models.attention import Row
 from engine.sampling import draw, target_probs
 from engine.sequence import Sequence
@@ -24,7 +24,7 @@ class DraftModelDrafter(Drafter):
     Args:
         runner: the draft model.
         vocab_size: of the target; draft logits are cut or padded to it.
-        max_prefill: most context tokens of a sequence fed in one step; until it has caught up a sequence is not drafted for.
+        max_prefill: most context tokens of a sequence fed in one pass.
     """
 
     name = "draft_model"
@@ -36,84 +36,79 @@ class DraftModelDrafter(Drafter):
         self._vocab_size = vocab_size
         self._max_prefill = max_prefill
         self._computed: dict[str, int] = {}
-        self._drafted: dict[str, int] = {}
+        self._fed: dict[str, int] = {}
 
     def propose(self, sequences: Batch[Sequence]) -> list[Draft]:
         drafts = {sequence.seq_id: Draft.empty() for sequence in sequences}
-        ready: list[Sequence] = []
-        rows: list[Row] = []
-        counts: list[int] = []
-        for sequence in sequences:
-            row = self._catch_up(sequence)
-            if row is None:
-                continue
-            caught_up = row.end == len(sequence.token_ids)
-            rows.append(row)
-            counts.append(1 if caught_up else 0)
-            self._computed[sequence.seq_id] = row.end
-            if caught_up:
-                ready.append(sequence)
-        if rows:
-            logits = self._runner.forward(rows, counts).logits
-            heads = [part[-1] for part, count in zip(logits, counts, strict=True) if count]
-            self._draft(ready, heads, drafts)
+        ready = [sequence for sequence in sequences if self._make_room(sequence)]
+        if ready:
+            self._draft(ready, self._catch_up(ready), drafts)
         return [drafts[sequence.seq_id] for sequence in sequences]
 
-    def _draft(self, active: list[Sequence], heads: list[Tensor], drafts: dict[str, Draft]) -> None:
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Hold KV slots for the whole context and the draft; without them the sequence decodes plainly."""
+        pool, seq_id = self._runner.pool, sequence.seq_id
+        if sequence.draft_depth == 0 or (not pool.holds(seq_id) and not pool.open(seq_id)):
+            return False
+        if pool.reserve(seq_id, len(sequence.token_ids) + sequence.draft_depth):
+            return True
+        self.release(seq_id)
+        return False
+
+    def _catch_up(self, sequences: list[Sequence]) -> Tensor:
+        """Feed what the draft model has not seen, in chunks; returns the logits [sequences, vocab] after the last tokens."""
+        while True:
+            rows = [self._missing(sequence) for sequence in sequences]
+            behind = [row for row, s in zip(rows, sequences, strict=True) if row.end < len(s.token_ids)]
+            if not behind:
+                break
+            self._runner.forward(behind, [0] * len(behind))
+            for row, sequence in zip(rows, sequences, strict=True):
+                if row.end < len(sequence.token_ids):
+                    self._computed[sequence.seq_id] = row.end
+        for sequence in sequences:
+            self._computed[sequence.seq_id] = len(sequence.token_ids)
+        return self._logits(rows)
+
+    def _missing(self, sequence: Sequence) -> Row:
+        begin = self._computed.get(sequence.seq_id, 0)
+        return Row(self._runner.pool.lane(sequence.seq_id), begin, sequence.token_ids[begin : begin + self._max_prefill])
+
+    def _logits(self, rows: list[Row]) -> Tensor:
+        """Feed rows; draft logits after each as [rows, target vocab]: padding on either side never gets probability."""
+        logits = torch.stack([part[-1] for part in self._runner.forward(rows, [1] * len(rows)).logits])
+        missing = self._vocab_size - logits.shape[-1]
+        if missing > 0:
+            return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+        return logits[:, : self._vocab_size]
+
+    def _draft(self, active: list[Sequence], logits: Tensor, drafts: dict[str, Draft]) -> None:
         """Draw a token for each sequence from its last logits, feed it, and so on until each has `draft_depth` tokens."""
         chains: dict[str, list[int]] = {sequence.seq_id: [] for sequence in active}
         probs: dict[str, list[Tensor]] = {sequence.seq_id: [] for sequence in active}
         while active:
-            for sequence, logits in zip(active, heads, strict=True):
-                token, q = self._draw(sequence, logits)
-                chains[sequence.seq_id].append(token)
-                if q is not None:
-                    probs[sequence.seq_id].append(q)
-            for sequence in active:
-                chain, qs = chains[sequence.seq_id], probs[sequence.seq_id]
-                drafts[sequence.seq_id] = Draft.chain(chain, torch.stack(qs) if qs else None)
-                self._drafted[sequence.seq_id] = len(chain) - 1
+            best = row_argmax(logits).tolist()
+            for i, sequence in enumerate(active):
+                if sequence.sampling.greedy:
+                    chains[sequence.seq_id].append(best[i])
+                    continue
+                q = target_probs(logits[i : i + 1], sequence.sampling)[0]
+                chains[sequence.seq_id].append(draw(q, sequence.random.uniform()))
+                probs[sequence.seq_id].append(q)
             active = [s for s in active if len(chains[s.seq_id]) < s.draft_depth]
             if active:
-                pool = self._runner.pool
-                rows = [
-                    Row(pool.lane(s.seq_id), len(s.token_ids) + len(chains[s.seq_id]) - 1, chains[s.seq_id][-1:]) for s in active
-                ]
-                heads = [part[-1] for part in self._runner.forward(rows, [1] * len(rows)).logits]
+                logits = self._logits([self._next_row(s, chains[s.seq_id]) for s in active])
+        for seq_id, chain in chains.items():
+            drafts[seq_id] = Draft.chain(chain, torch.stack(probs[seq_id]) if probs[seq_id] else None)
+            self._fed[seq_id] = len(chain) - 1
 
-    def _draw(self, sequence: Sequence, logits: Tensor) -> tuple[int, Tensor | None]:
-        logits = self._resized(logits)
-        if sequence.sampling.greedy:
-            return int(logits.argmax()), None
-        q = target_probs(logits[None], sequence.sampling)[0]
-        return draw(q, sequence.random.uniform()), q
-
-    def _resized(self, logits: Tensor) -> Tensor:
-        """Draft logits [draft vocab] as [target vocab]: padding on either side never gets probability."""
-        missing = self._vocab_size - logits.shape[-1]
-        if missing > 0:
-            return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
-        return logits[: self._vocab_size]
-
-    def _catch_up(self, sequence: Sequence) -> Row | None:
-        """The context tokens that the draft model has not seen, at most `max_prefill`; None without room or anything to draft."""
-        pool, seq_id = self._runner.pool, sequence.seq_id
-        if sequence.draft_depth == 0:
-            return None
-        if not pool.holds(seq_id) and not pool.open(seq_id):
-            return None
-        begin = self._computed.get(seq_id, 0)
-        fed = sequence.token_ids[begin : begin + self._max_prefill]
-        # Room for the whole context, or a prefill that cannot end would begin again and again.
-        if not pool.reserve(seq_id, len(sequence.token_ids) + sequence.draft_depth):
-            self.release(seq_id)
-            return None
-        return Row(pool.lane(seq_id), begin, fed)
+    def _next_row(self, sequence: Sequence, chain: list[int]) -> Row:
+        return Row(self._runner.pool.lane(sequence.seq_id), len(sequence.token_ids) + len(chain) - 1, chain[-1:])
 
     def observe(self, outcomes: Batch[Outcome]) -> None:
         for outcome in outcomes:
             seq_id = outcome.sequence.seq_id
-            fed = self._drafted.pop(seq_id, 0)
+            fed = self._fed.pop(seq_id, 0)
             if seq_id in self._computed and len(outcome.draft.token_ids):
                 # The last draft token was never fed: a full acceptance leaves it to the next catch-up.
                 self._computed[seq_id] += min(len(outcome.verdict.path), fed)
@@ -121,7 +116,7 @@ class DraftModelDrafter(Drafter):
 
     def release(self, seq_id: str) -> None:
         self._computed.pop(seq_id, None)
-        self._drafted.pop(seq_id, None)
+        self._fed.pop(seq_id, None)
         self._runner.close(seq_id)
 
     def kv_bytes(self) -> int:

@@ -1,9 +1,10 @@
 """Where each row of a packed batch attends: positions, KV slots and masks, planned once for all layers of a pass.
 
 Rows of all sequences are packed without padding for the matrix products. For attention, neighbouring lanes are read as one
-view and share one call; the query heads of a KV head are folded into the query length, [lanes, kv_heads, tokens · group, head_dim], so
-keys and values are read once a group and never expanded. Measured on 2 cores, 30 layers, 32 rows × 1 token, context 64–128: folded
-lanes 17 ms, unfolded 34, one call a sequence 37, gathering blocks first 47 (5 tokens: 40 / 46 / 58 / 69; context 256–512: 71 / 87 / 102 / 182).
+view and share one call; the query heads of a KV head are folded into the query length, [lanes, kv_heads, tokens · group,
+head_dim], so keys and values are read once a group and never expanded. Measured on 2 cores, 30 layers, 32 rows × 1 token,
+context 64–128: folded lanes 17 ms, unfolded 34, one call a sequence 37, gathering blocks first 47 (5 tokens: 40 / 46 / 58 / 69;
+context 256–512: 71 / 87 / 102 / 182).
 """
 
 from __future__ import annotations

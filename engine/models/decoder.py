@@ -16,9 +16,8 @@ from torch.nn import functional as F
 from engine.kv_cache import KVCache
 from engine.models.attention import AttentionPlan, Group
 from engine.models.linear import Kernel, Linear, pack
-from engine.models.rotary import interleave_rows, rotate, rotary_table
+from engine.models.rotary import interleave_rows, rotary_table, rotate
 from engine.models.spec import ModelSpec
-
 
 # Draft tokens of a sequence at the end of its context lie behind the last position of the model; none of them is emitted.
 POSITION_MARGIN = 512

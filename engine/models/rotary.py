@@ -1,8 +1,8 @@
 """Rotary position embedding (Su et al. 2021, arXiv 2104.09864) as one complex product.
 
-Hugging Face checkpoints pair dimension i with i + head_dim/2. Attention scores do not change when the same permutation is applied to
-queries and keys, so the rows of their projections are interleaved once at load time (i, i + d/2, i+1, …): neighbours then form a complex
-number, and rotating is one multiplication instead of seven kernels.
+Hugging Face checkpoints pair dimension i with i + head_dim/2. Attention scores do not change when the same permutation is
+applied to queries and keys, so the rows of their projections are interleaved once at load time (i, i + d/2, i+1, …): neighbours
+then form a complex number, and rotating is one multiplication instead of seven kernels.
 """
 
 from __future__ import annotations

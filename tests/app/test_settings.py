@@ -20,7 +20,7 @@ def test_a_size_is_read_in_binary_and_decimal_units(text: str | int, size: int) 
 
 @pytest.mark.parametrize("text", ["", "lots", "0", "-1GiB", "1 GiBB", "GiB", "1e9", "0.2"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match="kv_budget is .*; allowed: a size such as 1GiB, 512MiB or 800MB"):
+    with pytest.raises(InvalidRequestError, match="kv_budget is .*; allowed: auto, or a size such as 1GiB, 512MiB or 800MB"):
         parse_bytes(text)
 
 
@@ -50,7 +50,7 @@ def test_the_database_lies_in_the_data_folder_unless_it_is_named(monkeypatch: py
         ({"model": ""}, "model is ''; allowed: embedded, a local folder or a Hugging Face id."),
         ({"dtype": "int8"}, "dtype is 'int8'; allowed: auto, fp32, fp16, bf16."),
         ({"device": "tpu"}, "device is 'tpu'; allowed: auto, cpu, cuda, mps."),
-        ({"kv_budget": "much"}, "kv_budget is 'much'; allowed: a size such as 1GiB, 512MiB or 800MB."),
+        ({"kv_budget": "much"}, "kv_budget is 'much'; allowed: auto, or a size such as 1GiB, 512MiB or 800MB."),
     ],
 )
 def test_a_setting_that_is_not_allowed_gives_one_sentence(flags: dict[str, object], words: str) -> None:

@@ -102,8 +102,8 @@ def test_an_unknown_dtype_or_device_is_refused_with_the_names_there_are(field: s
 @pytest.mark.parametrize(
     ("field", "low", "high"),
     [
-        ("kv_budget_bytes", 1, 1 << 50),
-        ("draft_kv_budget_bytes", 1, 1 << 50),
+        ("kv_budget_bytes", 0, 1 << 50),
+        ("draft_kv_budget_bytes", 0, 1 << 50),
         ("max_batch_size", 1, 1024),
         ("max_step_tokens", 1, 1 << 20),
         ("block_size", 1, 1024),

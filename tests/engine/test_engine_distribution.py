@@ -1,7 +1,8 @@
 """Sampled output of every drafter through the whole engine has the target's distribution.
 
-The exact joint distribution of the first three tokens comes from forward passes of the tiny target (top-k leaves few outcomes); the
-drafters are at work from the second token on. False-alarm odds of each test: 1e-6 (chi-squared, Wilson-Hilferty); seeds are fixed.
+The exact joint distribution of the first three tokens comes from forward passes of the tiny target (top-k leaves few outcomes);
+the drafters are at work from the second token on. False-alarm odds of each test: 1e-6 (chi-squared, Wilson-Hilferty); seeds are
+fixed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def following(engine: Engine, prompt: str, tokens: Outcome = ()) -> dict[int, fl
 
 @pytest.fixture(scope="module")
 def prompt(engine: Engine) -> str:
-    """A prompt whose own pairs of tokens the (random) target likes to repeat, so that drafts copied from it are often accepted."""
+    """A prompt whose own pairs of tokens the (random) target likes to repeat: drafts copied from it are often accepted."""
     generator = torch.Generator().manual_seed(0)
 
     def repeats(text: str) -> float:
@@ -85,7 +86,9 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
-def test_three_tokens_are_distributed_as_the_target(engine: Engine, prompt: str, joint: dict[Outcome, float], spec: DrafterSpec) -> None:
+def test_three_tokens_are_distributed_as_the_target(
+    engine: Engine, prompt: str, joint: dict[Outcome, float], spec: DrafterSpec
+) -> None:
     requests = [GenerationRequest(prompt, drafter=spec, sampling=sampling(seed), trace=False) for seed in range(RUNS)]
     results = engine.generate(requests)
     counts = Counter(tuple(result.token_ids) for result in results)

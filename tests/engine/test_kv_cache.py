@@ -108,7 +108,7 @@ def test_closing_a_lane_gives_its_memory_back_and_leaves_its_neighbours(lane: in
     cache.data.fill_(1.0)
     full = lane_pages(cache, lane)
     assert full == 2 * 2 * 2 * 1024 * 8 * 4 // mmap.PAGESIZE
-    cache.release(lane, 1024)
+    cache.release(lane)
     assert lane_pages(cache, lane) == 0
     assert [lane_pages(cache, other) for other in range(3) if other != lane] == [full, full]
     assert not cache.data[:, :, lane].any(), "the next sequence of this lane finds zeros"
@@ -122,7 +122,7 @@ def test_memory_of_rejected_drafts_behind_the_kept_tokens_goes_back_too() -> Non
     for layer in range(2):
         cache.write(layer, rows_of(cache, 1, slots), torch.ones(1000, 2, 8), torch.ones(1000, 2, 8))
     assert lane_pages(cache, 1) > 0
-    cache.release(1, 16)
+    cache.release(1)
     assert lane_pages(cache, 1) == 0
 
 
@@ -133,13 +133,6 @@ def test_a_lane_that_shares_pages_with_its_neighbours_gives_back_only_its_own() 
     assert size % mmap.PAGESIZE, "the case is about lanes that do not end at a page"
     cache.data.fill_(1.0)
     assert lane_pages(cache, 1) > 0
-    cache.release(1, 320)
+    cache.release(1)
     assert bool((cache.data[:, :, [0, 2]] == 1.0).all())
     assert lane_pages(cache, 1) == 0
-
-
-def test_releasing_a_lane_that_was_never_used_is_harmless() -> None:
-    cache = make_cache()
-    cache.data.fill_(2.0)
-    cache.release(0, 0)
-    assert bool((cache.data == 2.0).all())
