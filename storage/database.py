@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from storage.values import to_json
 BUSY_TIMEOUT_MS = 5000
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _IMMEDIATE = "draftboard_immediate"
+_one_at_a_time = threading.Lock()  # Alembic keeps the migration that runs in module globals
 _MIGRATION_TRIES = 5  # that many processes may open an empty PostgreSQL database in the same moment
 
 
@@ -134,7 +136,7 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     """
     config = alembic_config()
     config.attributes["connection"] = connection
-    with without_foreign_keys(connection), connection.begin():
+    with _one_at_a_time, without_foreign_keys(connection), connection.begin():
         command.upgrade(config, revision)
 
 

@@ -96,7 +96,7 @@ class RunRow(Base):
         title, search_text: beginning of the prompt for lists; what a search looks into (see `storage.values.searchable`).
         pid, process_started, host: the process that writes the run; `process_started` (seconds since 1970) tells it from a later
             process with the same pid.
-        touched_at: last sign of life, renewed at most every few seconds.
+        touched_at: last sign of life, renewed every few seconds while the process writes anything.
     """
 
     __tablename__ = "run"

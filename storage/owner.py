@@ -11,6 +11,7 @@ import psutil
 
 # A run of another machine cannot be asked for its process, only for how long it has been silent.
 SILENCE_OF_OTHER_HOSTS = timedelta(minutes=15)
+SIGN_OF_LIFE_S = 5.0  # how often, at most, a process that writes marks its runs as alive
 _CLOCK_SLACK_S = 2.0
 
 

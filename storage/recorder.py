@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 Written = Callable[[str | None], None]
 
-INTERVAL_S = 0.05
+INTERVAL_S = 0.1
 _FIRST_RETRY_S = 0.1
 _LAST_RETRY_S = 5.0
 _CLOSED = "The recorder was closed before this part of the run was saved."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -20,11 +21,11 @@ from storage.export import to_csv, to_document
 from storage.failures import place_of
 from storage.ids import TimeOrderedIds, is_id
 from storage.models import RunRow
-from storage.owner import Owner
+from storage.owner import SIGN_OF_LIFE_S, Owner
 from storage.records import RunDetail, RunSummary
 from storage.recovery import end_interrupted
 from storage.trace import TraceError
-from storage.writes import write
+from storage.writes import give_sign_of_life, write
 
 
 class Store:
@@ -47,6 +48,7 @@ class Store:
         self._database = Database(url, busy_timeout_ms)
         self._owner = Owner.this_process()
         self._ids = TimeOrderedIds()
+        self._next_sign = 0.0
         try:
             with self._database.writing() as session:
                 # Changes no row, but a read-only database refuses it here and not in the middle of the first run.
@@ -125,12 +127,15 @@ class Store:
         """
         try:
             with self._database.writing() as session:
-                write(session.connection(), batch, self._owner)
+                connection = session.connection()
+                write(connection, batch, self._owner)
+                if time.monotonic() >= self._next_sign:
+                    give_sign_of_life(connection, self._owner, datetime.now(UTC))
+                    self._next_sign = time.monotonic() + SIGN_OF_LIFE_S
         except IntegrityError as error:
             if "foreign key" not in str(error.orig).lower():
                 raise
-            # On PostgreSQL the run can go between our look and our insert.
-            raise RunNotFoundError("The run was deleted while it was written.") from error
+            raise RunNotFoundError("There is no such run or request any more; it may have been deleted.") from error
 
     def list_runs(self, limit: int = 50, offset: int = 0, search: str = "") -> list[RunSummary]:
         """Runs, newest first; of those whose prompt, drafter, model, kind or label holds every word of `search`."""

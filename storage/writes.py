@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
@@ -18,7 +18,6 @@ from storage.values import plain, real, searchable, title_of
 
 _SEARCH_LENGTH = 4000
 _PROMPT_SEARCH_LENGTH = 1000
-_TOUCH_EVERY = timedelta(seconds=5)
 _STATUS_OF = {"stop": "done", "length": "done", "cancelled": "cancelled", "failed": "failed"}
 
 
@@ -48,6 +47,12 @@ def write(connection: Connection, changes: Sequence[Change], owner: Owner) -> No
             case FinishRun():
                 _finish_run(connection, change)
     _append(connection, [change for waiting in journal.values() for change in waiting])
+
+
+def give_sign_of_life(connection: Connection, owner: Owner, now: datetime) -> None:
+    """Marks all running runs of this process as alive."""
+    mine = RunRow.pid == owner.pid, RunRow.process_started == owner.started, RunRow.host == owner.host
+    connection.execute(update(RunRow).where(RunRow.status == "running", *mine).values(touched_at=now))
 
 
 def journal_of(connection: Connection, rows: Sequence[str]) -> dict[str, list[StepRecord]]:
@@ -131,22 +136,15 @@ def _start_request(connection: Connection, change: StartRequest) -> None:
 def _append(connection: Connection, changes: Sequence[AppendSteps]) -> None:
     if not changes:
         return
-    rows = {change.row for change in changes}
-    runs = dict(connection.execute(select(RequestRow.id, RequestRow.run_id).where(RequestRow.id.in_(rows))).all())
-    missing = sorted(rows - runs.keys())
-    if missing:
-        raise RunNotFoundError(f"There is no request {missing[0]}; its run may have been deleted.")
     replaced = delete(StepJournalRow).where(
         StepJournalRow.request_id == bindparam("row"), StepJournalRow.idx >= bindparam("first")
     )
     connection.execute(replaced, [{"row": change.row, "first": change.steps[0].index} for change in changes])
+    # A missing request breaks the foreign key: looking first would cost every step, and be no surer.
     connection.execute(
         insert(StepJournalRow),
         [{"request_id": c.row, "idx": c.steps[0].index, "blob": encode_steps(c.steps, level=0)} for c in changes],
     )
-    now = datetime.now(UTC)
-    stale = RunRow.id.in_(set(runs.values())), RunRow.touched_at < now - _TOUCH_EVERY
-    connection.execute(update(RunRow).where(*stale).values(touched_at=now))
 
 
 def _finish_request(connection: Connection, change: FinishRequest) -> None:

@@ -97,9 +97,7 @@ def long_list(path: Path) -> Path:
         run_id = start(store, "Write a haiku about the sea " * 20, "null", "ngram")
         store.finish_run(run_id, "done")
     connection = sqlite3.connect(path)
-    columns = {
-        table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in ("run", "request")
-    }
+    columns = {table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in ("run", "request")}
     made = {"id": "printf('{}%025d', n)", "run_id": "printf('a%025d', n)", "trace": "zeroblob(4000)", "status": "'done'"}
     for table, letter, condition in (("run", "a", ""), ("request", "b", "AND label = ''"), ("request", "c", "AND label = ''")):
         source = ", ".join(made.get(name, name).format(letter) for name in columns[table])

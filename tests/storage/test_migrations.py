@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from engine.errors import StoreUnavailableError
 from storage.database import Database, alembic_config, newest_revision, upgrade, without_foreign_keys
 from storage.models import Base
 from storage.store import Store
+from tests.storage.samples import make_request
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_upgrading_from_nothing_gives_exactly_the_tables_of_the_models(url: str) -> None:
@@ -52,11 +57,27 @@ def test_every_migration_follows_another_in_one_line() -> None:
     assert scripts.get_heads() == [revisions[0]]
 
 
-def test_many_processes_may_open_an_empty_database_at_once(url: str) -> None:
+def test_many_threads_may_open_an_empty_database_at_once(url: str) -> None:
     with ThreadPoolExecutor(6) as pool:
         opened = list(pool.map(lambda _: Database(url), range(6)))
     for database in opened:
         database.close()
+
+
+def test_many_processes_may_open_an_empty_database_at_once(url: str) -> None:
+    program = (
+        "import sys; from storage.store import Store; print(flush=True); input(); Store(sys.argv[1]).close(); print('opened')"
+    )
+    command = [sys.executable, "-c", program, url]
+    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(3)]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()  # imported and ready
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    assert [child.communicate(timeout=60)[0] for child in children] == ["opened\n"] * 3
 
 
 def test_a_database_of_a_newer_version_is_refused(path: Path) -> None:
@@ -81,8 +102,6 @@ def test_a_failed_migration_leaves_nothing_behind(path: Path) -> None:
 
 
 def test_rebuilding_a_table_in_a_migration_keeps_the_rows_that_point_at_it(path: Path) -> None:
-    from tests.storage.samples import make_request
-
     with Store(f"sqlite:///{path}") as store:
         run_id = store.start_run("playground", {}, {})
         store.start_request(run_id, make_request())

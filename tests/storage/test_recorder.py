@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InvalidRequestError, StoreUnavailableError
-from engine.records import Event, Finished, Preempted, Queued, Started, StepRecord, Stepped
+from engine.records import Event, Finished, Preempted, Queued, Started, Stepped, StepRecord
 from storage.changes import AppendSteps, Change, FinishRequest, NoteStart, compacted
 from storage.recorder import StoreRecorder
 from storage.store import Store
@@ -132,6 +132,16 @@ def test_the_end_is_told_when_it_is_stored(store: Store) -> None:
     recorder.close()
 
 
+def test_flushing_does_not_wait_for_the_interval(store: Store) -> None:
+    recorder = StoreRecorder(store, interval_s=20.0)
+    for _ in range(3):
+        run_id = recorder.start_run("playground", {}, {})
+        begun = time.monotonic()
+        assert recorder.flush(20) and time.monotonic() - begun < 10
+        assert store.get_run(run_id).status == "running"
+    recorder.close()
+
+
 def test_an_event_that_is_not_stored_is_told_at_once(store: Store) -> None:
     recorder = StoreRecorder(store)
     told: list[str | None] = []
@@ -199,9 +209,7 @@ def test_a_request_of_a_deleted_run_is_dropped_and_the_others_are_written(store:
     recorder.close()
 
 
-def test_a_result_that_cannot_be_stored_is_reported_and_spares_the_others(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_result_that_cannot_be_stored_is_reported_and_spares_the_others(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     recorder = StoreRecorder(store, interval_s=0.2)
     run_id = recorder.start_run("playground", {}, {})
     bad, good = (recorder.open_request(run_id, make_request()) for _ in range(2))
