@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from app.render import json_bytes
+
 RECENT_RUNS = 64
 
 
@@ -42,7 +44,7 @@ class LiveRun:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Appends an event; its number is the new `last_seq`."""
-        self._encoded.append(orjson.dumps(event))
+        self._encoded.append(json_bytes(event))
 
     def set_metrics(self, lane: str, metrics: Mapping[str, Any]) -> None:
         """Replaces the metrics of a lane; they travel with every delta and snapshot."""

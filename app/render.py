@@ -18,12 +18,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import orjson
+
 from engine.records import DraftToken, EmittedToken, EngineInfo, Event, Finished, Preempted, Queued, Started, Stepped, StepRecord
 
 Lane = Literal["main", "plain"]
 Json = dict[str, Any]
 
 _ROLE_LETTERS = {"accepted": "a", "correction": "c", "bonus": "b", "plain": "p"}
+
+
+def json_bytes(value: object) -> bytes:
+    """JSON without the character `<`: no reader can take token text in it for markup, and none warns of it."""
+    return orjson.dumps(value).replace(b"<", b"\\u003c")
 
 
 def event_json(event: Event, lane: Lane) -> Json:
@@ -130,7 +137,7 @@ class Comparison:
         same: no token differs in the part that both have.
         compared: tokens that both have.
         position: index of the first token that differs, None when none does.
-        main_text, plain_text: what the two tokens there spell.
+        main_text, plain_text: what the two tokens there spell, or #id for a piece of a character.
         gap: smaller of the two runs' top-two logit gaps there (a tie to the last bits when near 0), None when not traced.
         complete: both runs ended by themselves at the same length, so that nothing was left uncompared.
     """
@@ -162,7 +169,7 @@ def compare_tokens(main: Sequence[StepRecord], plain: Sequence[StepRecord]) -> C
     for position, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one.id != other.id:
             gaps = [token.gap for token in (one, other) if token.gap is not None]
-            return Comparison(False, position + 1, position, one.text, other.text, min(gaps, default=None), True)
+            return Comparison(False, position + 1, position, _name(one), _name(other), min(gaps, default=None), True)
     compared = min(len(ours), len(theirs))
     return Comparison(True, compared, None, "", "", None, len(ours) == len(theirs))
 
@@ -171,6 +178,11 @@ def speedup(main: Mapping[str, Any], plain: Mapping[str, Any]) -> float | None:
     """Tokens per second of the run ÷ tokens per second of plain decoding; None when either is not known."""
     ours, theirs = main.get("tokens_per_s"), plain.get("tokens_per_s")
     return ours / theirs if ours and theirs else None
+
+
+def _name(token: EmittedToken) -> str:
+    """The token's text; pieces of a character, which have none, by their id."""
+    return token.text or f"#{token.id}"
 
 
 def _draft_columns(draft: Sequence[DraftToken]) -> list[Any]:

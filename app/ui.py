@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported: nothing is sent anywhere
+# Read when gradio is imported or makes its queue.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # nothing is sent anywhere
+os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(10**9)  # no statistics over all earlier events after each event
+os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "100"
 
+import asyncio  # noqa: E402
 from importlib import resources  # noqa: E402
 
 import gradio as gr  # noqa: E402
@@ -32,6 +36,19 @@ def create_app(service: EngineService, store: Store, settings: Settings) -> Fast
         store: keeps the runs.
         settings: `host` and `port` are those that the page is served on.
     """
+
+    async def build() -> FastAPI:
+        return _build(service, store, settings)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        # Outside an event loop Gradio opens loops that nobody closes.
+        return asyncio.run(build())
+    return _build(service, store, settings)
+
+
+def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
     static = str(resources.files("app").joinpath("static"))
     i18n = gr.I18n(**{language: dict(texts(language)) for language in LANGUAGES})
     app = FastAPI(title="Draftboard", docs_url=None, redoc_url=None, openapi_url=None)

@@ -13,6 +13,7 @@ from gradio.components import Component
 from app.i18n import text, text_or
 from app.pages.board import make_drafter_picker
 from app.presets import load_presets
+from app.render import json_bytes
 from app.state import PLAIN_RUNS, PlaygroundForm
 from engine.config import MAX_GAMMA
 from engine.errors import InvalidRequestError
@@ -70,7 +71,7 @@ def make_form(i18n: gr.I18n) -> FormWidgets:
         label=i18n("form.prompt"),
         placeholder=i18n("form.prompt.placeholder"),
         lines=5,
-        max_lines=14,
+        max_lines=10,
         elem_id="prompt",
         autofocus=True,
     )
@@ -143,7 +144,7 @@ def read_form(values: Sequence[Any]) -> PlaygroundForm:
 
 def form_values(form: PlaygroundForm) -> list[Any]:
     """The widgets' values of a form, in the order of `FormWidgets.inputs`."""
-    drafter = orjson.dumps({"drafter": form.drafter, "options": dict(form.options)}).decode()
+    drafter = json_bytes({"drafter": form.drafter, "options": dict(form.options)}).decode()
     sampling = [form.temperature, form.max_tokens, form.top_k, form.top_p, form.seed]
     return [form.prompt, form.chat_template, drafter, form.gamma, *sampling, form.stop, form.plain]
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from app.handles import RequestHandle
 from app.live import LiveBoard, LiveRun
-from app.render import Lane, compare_tokens, event_json, metrics_json, speedup
+from app.render import Lane, compare_tokens, event_json, json_bytes, metrics_json, speedup
 from app.service import EngineService
 from app.state import PLAIN_DRAFTER, PlaygroundForm, plain_request
 from engine.config import GenerationRequest
@@ -34,7 +32,7 @@ LANE_LABELS: Mapping[Lane, str] = {"main": "", "plain": "baseline"}
 
 def notice(state: str, message: str = "", progress: float = 0.0) -> str:
     """What the page is told before a run exists."""
-    return orjson.dumps({"run": None, "state": state, "message": message, "progress": progress}).decode()
+    return json_bytes({"run": None, "state": state, "message": message, "progress": progress}).decode()
 
 
 def begin_json(run_id: str, form: PlaygroundForm, saved: bool, at: datetime) -> dict[str, Any]:

@@ -197,6 +197,7 @@
           run.done = true;
           run.status = event.status;
           run.comparison = event.cmp;
+          run.speedup = event.speedup;
           run.error = event.error ?? run.error;
           this.recent.refresh();
           break;
@@ -279,7 +280,7 @@
       this.server = server;
       this.open = open;
       this.list = el("div", { class: "db-recent-list" });
-      this.node = el("section", { class: "db-recent" }, el("h3", { text: t("recent.title") }), this.list);
+      this.node = el("section", { class: "db-recent" }, el("h2", { text: t("recent.title") }), this.list);
       this.refresh();
     }
 

@@ -159,7 +159,7 @@
       const name = tOr(`option.${option.name}`, option.label);
       let input;
       if (option.choices.length) {
-        input = el("select", {}, ...option.choices.map((choice) => el("option", { value: choice, text: choice })));
+        input = el("select", {}, ...option.choices.map((choice) => el("option", { value: choice, text: tOr(`choice.${choice}`, choice) })));
         input.value = value;
       } else {
         input = el("input", { type: "number", value, min: option.low, max: option.high, step: option.whole ? 1 : "any" });

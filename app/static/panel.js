@@ -25,7 +25,7 @@
       this.positions = el("div", { class: "db-positions" });
       this.exact = el("p", { class: "db-exact", hidden: true });
       const section = (key, ...nodes) =>
-        el("section", { class: "db-block" }, D.explain(el("h3", { text: t(`panel.${key}`) }), `def.${key}`), ...nodes);
+        el("section", { class: "db-block" }, D.explain(el("h2", { text: t(`panel.${key}`) }), `def.${key}`), ...nodes);
       this.node = el(
         "aside",
         { class: "db-panel", "aria-label": t("panel.label") },
@@ -71,7 +71,7 @@
     drawSpeedup(run) {
       const { main, plain } = run.metrics;
       const measured = run.ended.plain === "stop" || run.ended.plain === "length";
-      const ratio = measured && main?.tps && plain?.tps ? main.tps / plain.tps : null;
+      const ratio = run.speedup ?? (measured && main?.tps && plain?.tps ? main.tps / plain.tps : null);
       let words;
       let tone = "";
       if (run.ask.plain === "self") words = t("speed.self");
@@ -184,7 +184,7 @@
       this.body = el("div", { class: "db-steps-body", role: "list", "aria-label": t("steps.label"), tabindex: "0" });
       const head = el("div", { class: "db-step head", "aria-hidden": "true" });
       for (const key of ["index", "fates", "accepted", "text", "ms"]) head.append(el("span", { text: t(`steps.${key}`), title: t(`def.steps.${key}`) }));
-      this.node = el("section", { class: "db-steps" }, el("h3", { text: t("steps.title") }), head, this.body);
+      this.node = el("section", { class: "db-steps" }, el("h2", { text: t("steps.title") }), head, this.body);
       this.body.addEventListener("mouseover", (event) => this.point(event.target.closest?.(".db-step")));
       this.body.addEventListener("mouseleave", () => this.point(null));
       this.body.addEventListener("keydown", (event) => this.onKey(event));
@@ -220,7 +220,7 @@
         el("span", { class: "i", text: String(step.index) }),
         fates,
         el("span", { class: "n", text: step.drafts.length ? `${accepted}/${step.drafts.length}` : "–" }),
-        el("span", { class: "tx", text: D.quote(text) }),
+        el("span", { class: "tx", text: text ? D.quote(text) : "" }),
         el("span", { class: "ms", text: D.num(step.ms, 1) }),
       );
       const aria = { step: step.index, drafted: step.drafts.length, accepted, text, ms: D.num(step.ms, 1) };

@@ -5,6 +5,7 @@
   const { el, t } = D;
   const ROLES = { a: "accepted", c: "correction", b: "bonus", p: "plain" };
   const FATES = { A: "accepted", R: "rejected", U: "untested", I: "ignored" };
+  const BLOCK_STEPS = 60;
   const MARKS = ["accepted", "rejected", "correction", "bonus", "plain", "untested"];
 
   /** A step event in the shape that the views read: drafts and emitted tokens as objects. */
@@ -47,6 +48,7 @@
       this.active = null;
       this.lit = null;
       this.node.replaceChildren();
+      this.turn();
       D.popover.hide();
     }
 
@@ -65,17 +67,27 @@
       for (const token of kept) this.emit(group, step, token);
       for (const draft of step.drafts) if (draft.fate !== "A") group.append(this.draftChip(step, draft));
       if (split >= 0) for (const token of step.emitted.slice(split)) this.emit(group, step, token);
-      this.node.append(group);
+      this.block.append(group);
+      this.turn(group);
+    }
+
+    /** Begins a new block at a line break once the last is long, so that the browser lays out only the end of a long text. */
+    turn(group) {
+      if (group && (this.block.childElementCount < BLOCK_STEPS || !group.lastElementChild?.draftboard.text.endsWith("\n"))) return;
+      this.block = el("div", { role: "presentation" });
+      this.node.append(this.block);
     }
 
     /** Shows the tokens without a text when the run is over: the end token, or pieces of a character that never was complete. */
     flush(ended) {
-      const group = this.node.lastElementChild;
+      const group = this.block.lastElementChild ?? this.block;
       this.pending.forEach((piece, i) => {
         const name = piece.token.draft?.text ?? "";
         const isEnd = ended && i === this.pending.length - 1;
         const text = D.isSpecial(name) ? name : isEnd ? t("token.eos") : `#${piece.token.id}`;
-        group?.append(this.chip([piece], text, piece.token.role, true));
+        const chip = this.chip([piece], text, piece.token.role, true);
+        chip.classList.add("loose"); // a name, not a part of the text
+        group?.append(chip);
       });
       this.pending = [];
     }
@@ -151,8 +163,8 @@
 
     /** The first chip of the next step, or of the step before. */
     neighbour(here, forward) {
-      const group = here.node.parentElement;
-      const other = forward ? group.nextElementSibling : group.previousElementSibling;
+      const index = Number(here.node.parentElement.dataset.step);
+      const other = this.steps.get(forward ? index + 1 : index - 1);
       return other?.querySelector(".tk")?.draftboard;
     }
 
@@ -228,7 +240,7 @@
   /** A switch for one class of the stream; the browser keeps the choice. */
   function toggle(stream, key, label, on, className, sample) {
     const button = el("button", { type: "button", class: `db-key ${className}`, title: t("legend.toggle") });
-    button.append(el("span", { class: `db-sample tk ${className}`, text: sample, "aria-hidden": "true" }), el("span", { text: label }));
+    button.append(el("span", { class: `db-sample mark ${className}`, text: sample, "aria-hidden": "true" }), el("span", { text: label }));
     const apply = (value) => {
       button.setAttribute("aria-pressed", String(value));
       stream.classList.toggle(`no-${key}`, !value);

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.render import compare_tokens, event_json, info_json, metrics_json, speedup, step_json
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.metrics import MetricsAccumulator
-from engine.records import DraftToken, EmittedToken, Event, Fate, Finished, Preempted, Queued, Role, Started, StepRecord, Stepped
+from engine.records import DraftToken, EmittedToken, Event, Fate, Finished, Preempted, Queued, Role, Started, Stepped, StepRecord
 from tests.fakes import INFO, FakeEngine, FakeScript
 
 
@@ -102,6 +102,12 @@ def test_the_first_difference_is_named_with_its_position_texts_and_smaller_gap()
     found = compare_tokens([step(1, 2, 4)], [step(1, 2, gap=1.0), step(3, gap=0.001)])
     assert (found.same, found.position, found.main_text, found.plain_text) == (False, 2, "t4", "t3")
     assert found.gap == 0.001
+
+
+def test_a_difference_inside_a_character_names_the_tokens_by_their_ids() -> None:
+    piece, other = EmittedToken(8, Role.PLAIN, ""), EmittedToken(9, Role.PLAIN, "")
+    found = compare_tokens([StepRecord(0, 0, [], [piece])], [StepRecord(0, 0, [], [other])])
+    assert (found.main_text, found.plain_text, found.gap) == ("#8", "#9", None)
 
 
 def test_a_shorter_run_is_compared_only_as_far_as_it_goes() -> None:

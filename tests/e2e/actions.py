@@ -37,7 +37,7 @@ def run(page: Page, prompt: str, max_tokens: int = 48) -> None:
 def output_text(page: Page) -> str:
     """The output as the stream shows it: all chips but those of refused drafts."""
     script = "nodes => nodes.map(node => node.textContent).join('')"
-    return str(page.locator(".db-stream .tk:not(.draft)").evaluate_all(script))
+    return str(page.locator(".db-stream .tk:not(.draft):not(.loose)").evaluate_all(script))
 
 
 def style(page: Page, selector: str, name: str) -> Any:

@@ -25,7 +25,8 @@ ARGS = [
 OpenPage = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while Playwright runs, this thread has a running event loop, which other tests do not expect.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=ARGS)
@@ -33,7 +34,7 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("e2e"), FakeScript(step_delay_s=0.02)) as running:
         yield running

@@ -1,4 +1,4 @@
-"""The real application over the fake engine on a free port of this machine."""
+"""The real application, over the fake engine or a real one, on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvicorn
 
+from app.contracts import MakeEngine
 from app.service import EngineService
 from app.settings import Settings
 from app.ui import create_app
@@ -32,11 +33,13 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, script: FakeScript | None = None, loaded: bool = True) -> Iterator[Served]:
-    """Serves until the block is left; `loaded` waits for the engine."""
+def served(
+    folder: Path, script: FakeScript | None = None, loaded: bool = True, make_engine: MakeEngine | None = None
+) -> Iterator[Served]:
+    """Serves until the block is left; `loaded` waits for the engine, `make_engine` takes the place of the fake one."""
     store = Store(f"sqlite:///{folder / 'runs.db'}")
     recorder = StoreRecorder(store)
-    service = EngineService(fake_factory(script), recorder)
+    service = EngineService(make_engine or fake_factory(script), recorder)
     service.start()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

@@ -40,14 +40,18 @@ def test_the_target_as_its_own_draft_model_is_accepted_entirely(engine: Engine) 
 
 def test_a_repeated_passage_is_drafted_by_lookup(engine: Engine) -> None:
     prompt = "Repeat this line three times:\nThe blue heron waits beside the slow green river every morning."
-    result = engine.generate([GenerationRequest(prompt, drafter=DrafterSpec("ngram", 4), sampling=SamplingParams(max_tokens=48))])[0]
+    result = engine.generate(
+        [GenerationRequest(prompt, drafter=DrafterSpec("ngram", 4), sampling=SamplingParams(max_tokens=48))]
+    )[0]
     assert result.metrics["mean_acceptance_length"] > 2
     assert "blue heron" in result.text
 
 
 def test_korean_and_emoji_arrive_whole(engine: Engine) -> None:
     prompt = "Repeat exactly: 안녕하세요 👨‍👩‍👧 세계 👍🏽"
-    result = engine.generate([GenerationRequest(prompt, drafter=DrafterSpec("ngram", 4), sampling=SamplingParams(max_tokens=40))])[0]
+    result = engine.generate(
+        [GenerationRequest(prompt, drafter=DrafterSpec("ngram", 4), sampling=SamplingParams(max_tokens=40))]
+    )[0]
     ids = [i for i in result.token_ids if i not in engine.info.special_tokens]
     assert result.text == engine.tokenizer.decode(ids)
     assert "".join(token.text for step in result.steps for token in step.emitted) == result.text

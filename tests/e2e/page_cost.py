@@ -1,0 +1,53 @@
+"""What showing the page costs the engine: `python -m tests.e2e.page_cost [ROUNDS]`, tokens a second without and with a browser, interleaved."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import typer
+from playwright.sync_api import sync_playwright
+
+from app.cli_common import real_engine
+from engine.config import DrafterSpec, EngineConfig, GenerationRequest, SamplingParams
+from tests.e2e.actions import choose_plain, run
+from tests.e2e.conftest import ARGS
+from tests.e2e.served import Served, served
+
+PROMPT = "Explain how a bicycle stays upright, step by step, in great detail."
+TOKENS = 300
+
+
+def without_a_page(app: Served) -> float:
+    request = GenerationRequest(PROMPT, drafter=DrafterSpec("ngram", 4), sampling=SamplingParams(max_tokens=TOKENS))
+    events = list(app.service.submit(request).events())
+    return float(events[-1].result.metrics["tokens_per_s"])  # type: ignore[union-attr]
+
+
+def main(rounds: int) -> None:
+    config = EngineConfig()
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=ARGS)
+        with served(Path(folder), loaded=False, make_engine=lambda progress: real_engine(config, progress)) as app:
+            app.service.wait_ready(180)
+            page = browser.new_page()
+            page.goto(app.url)
+            page.wait_for_selector(".db-drafters label")
+            choose_plain(page, "Off")
+            bare: list[float] = []
+            shown: list[float] = []
+            for _ in range(rounds):
+                bare.append(without_a_page(app))
+                run(page, PROMPT, max_tokens=TOKENS)
+                stored = app.store.get_run(app.store.list_runs(limit=1)[0].id)
+                shown.append(float(stored.requests[0].metrics["tokens_per_s"]))
+            cost = 1 - median(s / b for s, b in zip(shown, bare, strict=True))
+            typer.echo(f"without a page {median(bare):.1f} tokens/s, with a page {median(shown):.1f}: it costs {cost:.1%}")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
