@@ -1,4 +1,4 @@
-"""What showing the page costs the engine: `python -m tests.e2e.page_cost [ROUNDS]`, tokens a second without and with a browser, interleaved."""
+"""What showing the page costs the engine, interleaved without and with a browser: `python -m tests.e2e.page_cost [ROUNDS]`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """SmolLM2 itself behind the page: what a first visitor does, and ten visitors at once.
 
-DRAFTBOARD_SOAK_SECONDS sets how long the ten visitors stay (15 when unset); the release check takes 60. DRAFTBOARD_SCREENSHOTS names a
-folder for pictures of a real run.
+DRAFTBOARD_SOAK_SECONDS sets how long the ten visitors stay (15 when unset); the release check takes 60.
+DRAFTBOARD_SCREENSHOTS names a folder for pictures of a real run.
 """
 
 from __future__ import annotations
