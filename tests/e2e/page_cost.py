@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 
+import psutil
 import typer
 from playwright.sync_api import sync_playwright
 
@@ -27,6 +29,12 @@ def without_a_page(app: Served) -> float:
     return float(events[-1].result.metrics["tokens_per_s"])  # type: ignore[union-attr]
 
 
+def browser_seconds() -> float:
+    """CPU time of the browser's processes so far."""
+    times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+    return sum(t.user + t.system for t in times)
+
+
 def main(rounds: int) -> None:
     config = EngineConfig()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -39,13 +47,17 @@ def main(rounds: int) -> None:
             choose_plain(page, "Off")
             bare: list[float] = []
             shown: list[float] = []
+            busy: list[float] = []
             for _ in range(rounds):
                 bare.append(without_a_page(app))
+                before, begin = browser_seconds(), time.perf_counter()
                 run(page, PROMPT, max_tokens=TOKENS)
+                busy.append((browser_seconds() - before) / (time.perf_counter() - begin))
                 stored = app.store.get_run(app.store.list_runs(limit=1)[0].id)
                 shown.append(float(stored.requests[0].metrics["tokens_per_s"]))
             cost = 1 - median(s / b for s, b in zip(shown, bare, strict=True))
             typer.echo(f"without a page {median(bare):.1f} tokens/s, with a page {median(shown):.1f}: it costs {cost:.1%}")
+            typer.echo(f"the browser itself used {median(busy):.0%} of a core")
         browser.close()
 
 
