@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,5 +78,13 @@ def test_engine_and_commands_load_without_torch_and_gradio() -> None:
     assert done.stdout.split() == []
 
 
-def test_the_engine_package_itself_is_empty() -> None:
-    assert (ROOT / "engine" / "__init__.py").read_text(encoding="utf-8").strip() == ""
+@pytest.mark.parametrize(("given", "set_to"), [(None, "1000"), ("7", "7")])
+def test_the_engine_package_sets_the_spinning_of_threads_before_torch_and_keeps_a_users_own(
+    given: str | None, set_to: str
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    if given is not None:
+        environment["GOMP_SPINCOUNT"] = given
+    code = "import os, sys, engine; print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", set_to]
