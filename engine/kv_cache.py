@@ -53,7 +53,6 @@ class KVCache:
             self.data = torch.frombuffer(self._arena, dtype=dtype).view(shape)
         else:
             self.data = torch.zeros(shape, dtype=dtype, device=device)
-        self.bytes_per_token = spec.num_layers * 2 * spec.num_kv_heads * spec.head_dim * dtype.itemsize
         self._keys = [layer[0] for layer in self.data]
         self._values = [layer[1] for layer in self.data]
         self._flat_keys = [keys.view(-1, spec.head_dim) for keys in self._keys]

@@ -43,7 +43,7 @@ class ModelRunner:
         spec = decoder.spec
         self.decoder = decoder
         dtype = decoder.kernel.activation
-        self.bytes_per_token = spec.num_layers * 2 * spec.num_kv_heads * spec.head_dim * dtype.itemsize
+        self.bytes_per_token = spec.kv_bytes_per_token(dtype.itemsize)
         budget_tokens = budget_bytes // self.bytes_per_token
         lane_tokens = max(1, min(max_tokens + POSITION_MARGIN, budget_tokens // block_size * block_size))
         if decoder.device.type != "cpu":

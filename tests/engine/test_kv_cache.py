@@ -76,8 +76,8 @@ def test_a_slot_never_written_reads_as_zero() -> None:
 
 
 def test_bytes_of_a_token_count_keys_and_values_of_all_layers_and_heads() -> None:
-    assert make_cache().bytes_per_token == 2 * 2 * 2 * 8 * 4
-    assert make_cache(dtype=torch.bfloat16).bytes_per_token == 2 * 2 * 2 * 8 * 2
+    assert tiny_spec().kv_bytes_per_token(4) == 2 * 2 * 2 * 8 * 4
+    assert tiny_spec().kv_bytes_per_token(2) == 2 * 2 * 2 * 8 * 2
 
 
 def test_an_accepted_path_moves_to_consecutive_slots_in_every_layer() -> None:
