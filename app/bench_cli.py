@@ -23,7 +23,7 @@ PROMPTS = (
 )
 
 Model = Annotated[str, typer.Option(help="Target model: embedded, a folder or a hub id.")]
-Dtype = Annotated[str, typer.Option(help="auto, fp32, fp16 or bf16.")]
+Dtype = Annotated[str, typer.Option(help="auto, fp32, bf16, or fp16 (not on the CPU).")]
 Rounds = Annotated[int, typer.Option(help="Rounds, each measuring everything once.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -23,7 +23,7 @@ Target = Annotated[
     str | None, typer.Option("--target", "--model", help="Target model: embedded, a local folder or a Hugging Face id.")
 ]
 DraftModel = Annotated[str | None, typer.Option(help="Model of the draft_model drafter: a local folder or a Hugging Face id.")]
-Dtype = Annotated[str | None, typer.Option(help="auto (the fastest kernels), fp32, fp16 or bf16.")]
+Dtype = Annotated[str | None, typer.Option(help="auto (the fastest kernels), fp32, bf16, or fp16 (not on the CPU).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 KvBudget = Annotated[str | None, typer.Option(help="Most memory of keys and values, for example 1GiB.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; 0 takes all physical cores.")]

@@ -21,8 +21,8 @@ from engine.models.spec import ModelSpec
 _MAP_NORESERVE = 0x4000
 
 
-class KVCache:
-    """Keys and values of one model for `num_lanes` sequences of up to `lane_tokens` tokens.
+class KVArena:
+    """Memory for keys and values of one model, for `num_lanes` sequences of up to `lane_tokens` tokens.
 
     Args:
         spec: shape of the model.
@@ -53,26 +53,10 @@ class KVCache:
             self.data = torch.frombuffer(self._arena, dtype=dtype).view(shape)
         else:
             self.data = torch.zeros(shape, dtype=dtype, device=device)
-        self._keys = [layer[0] for layer in self.data]
-        self._values = [layer[1] for layer in self.data]
-        self._flat_keys = [keys.view(-1, spec.head_dim) for keys in self._keys]
-        self._flat_values = [values.view(-1, spec.head_dim) for values in self._values]
-
-    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [tokens, kv_heads, head_dim] at `rows` [tokens · kv_heads] (see `AttentionPlan.kv_rows`)."""
-        head_dim = keys.shape[-1]
-        self._flat_keys[layer].index_copy_(0, rows, keys.reshape(-1, head_dim))
-        self._flat_values[layer].index_copy_(0, rows, values.reshape(-1, head_dim))
-
-    def read(self, layer: int, first_lane: int, lanes: int, context: int) -> tuple[Tensor, Tensor]:
-        """Views of keys and values [lanes, kv_heads, context, head_dim] of neighbouring lanes."""
-        last = first_lane + lanes
-        return self._keys[layer][first_lane:last, :, :context], self._values[layer][first_lane:last, :, :context]
 
     def move(self, lane: int, sources: list[int], target: int) -> None:
         """Copy the slots `sources` of a lane to the slots from `target` on: keeps an accepted path of a tree."""
-        index = torch.tensor(sources, device=self.data.device)
-        self.data[:, :, lane, :, target : target + len(sources)] = self.data[:, :, lane, :, index]
+        raise NotImplementedError
 
     def release(self, lane: int) -> None:
         """Give the memory of a closed lane back to the system.
@@ -90,3 +74,29 @@ class KVCache:
             end = (plane * num_lanes + lane + 1) * size // mmap.PAGESIZE * mmap.PAGESIZE
             if begin < end:
                 self._arena.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+class KVCache(KVArena):
+    """Keys and values in plain order, as torch's attention reads them."""
+
+    def __init__(self, spec: ModelSpec, num_lanes: int, lane_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(spec, num_lanes, lane_tokens, dtype, device)
+        self._keys = [layer[0] for layer in self.data]
+        self._values = [layer[1] for layer in self.data]
+        self._flat_keys = [keys.view(-1, spec.head_dim) for keys in self._keys]
+        self._flat_values = [values.view(-1, spec.head_dim) for values in self._values]
+
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [tokens, kv_heads, head_dim] at `rows` [tokens · kv_heads] (see `AttentionPlan.kv_rows`)."""
+        head_dim = keys.shape[-1]
+        self._flat_keys[layer].index_copy_(0, rows, keys.reshape(-1, head_dim))
+        self._flat_values[layer].index_copy_(0, rows, values.reshape(-1, head_dim))
+
+    def read(self, layer: int, first_lane: int, lanes: int, context: int) -> tuple[Tensor, Tensor]:
+        """Views of keys and values [lanes, kv_heads, context, head_dim] of neighbouring lanes."""
+        last = first_lane + lanes
+        return self._keys[layer][first_lane:last, :, :context], self._values[layer][first_lane:last, :, :context]
+
+    def move(self, lane: int, sources: list[int], target: int) -> None:
+        index = torch.tensor(sources, device=self.data.device)
+        self.data[:, :, lane, :, target : target + len(sources)] = self.data[:, :, lane, :, index]

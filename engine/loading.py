@@ -17,8 +17,9 @@ from engine.drafters.ngram import NgramDrafter
 from engine.drafters.null import NullDrafter
 from engine.errors import InvalidRequestError
 from engine.model_runner import ModelRunner
-from engine.models.decoder import Decoder
-from engine.models.linear import choose_kernel
+from engine.models.build import make_decoder
+from engine.models.decoder import DecoderLike
+from engine.models.kernel import choose_kernel
 from engine.models.loader import ModelFiles, load_tensors, locate
 from engine.records import DrafterInfo, EngineInfo
 from engine.tokenizer import Tokenizer, check_same_tokens
@@ -44,11 +45,11 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
     device = choose_device(config.device)
     threads = config.threads or psutil.cpu_count(logical=False) or os.cpu_count() or 1
     torch.set_num_threads(threads)
-    kernel = choose_kernel(config.dtype, device)
     files = locate(config.model, lambda message, fraction: progress(message, fraction * 0.6))
+    kernel = choose_kernel(config.dtype, device, files.spec)
     tokenizer = Tokenizer(files.folder)
     progress("Packing the weights", 0.65)
-    decoder = Decoder(files.spec, load_tensors(files), kernel, device)
+    decoder = make_decoder(files.spec, load_tensors(files), kernel, device, threads)
     length = min(config.max_model_len or files.spec.max_position_embeddings, files.spec.max_position_embeddings)
     budget = config.kv_budget_bytes or _default_budget(device)
     target = _runner(decoder, config, length, budget)
@@ -56,7 +57,7 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
     if config.draft_model is not None:
         progress("Loading the draft model", 0.85)
         drafters[DraftModelDrafter.name] = _draft_model(
-            config, files, target, tokenizer, length, config.draft_kv_budget_bytes or budget // 4
+            config, files, target, tokenizer, length, config.draft_kv_budget_bytes or budget // 4, threads
         )
     progress("Ready", 1.0)
     info = EngineInfo(
@@ -97,14 +98,20 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _runner(decoder: Decoder, config: EngineConfig, length: int, budget_bytes: int) -> ModelRunner:
+def _runner(decoder: DecoderLike, config: EngineConfig, length: int, budget_bytes: int) -> ModelRunner:
     return ModelRunner(
         decoder, max_sequences=config.max_batch_size, max_tokens=length, budget_bytes=budget_bytes, block_size=config.block_size
     )
 
 
 def _draft_model(
-    config: EngineConfig, target_files: ModelFiles, target: ModelRunner, tokenizer: Tokenizer, length: int, budget: int
+    config: EngineConfig,
+    target_files: ModelFiles,
+    target: ModelRunner,
+    tokenizer: Tokenizer,
+    length: int,
+    budget: int,
+    threads: int,
 ) -> DraftModelDrafter:
     assert config.draft_model is not None, "asked for only when there is a draft model"
     files = locate(config.draft_model, lambda message, fraction: None)
@@ -112,7 +119,10 @@ def _draft_model(
     if not same:
         check_same_tokens(tokenizer, Tokenizer(files.folder))
     # The target drafting for itself (a check that everything is accepted) shares the weights, not the KV.
-    decoder = target.decoder if same else Decoder(files.spec, load_tensors(files), target.decoder.kernel, target.decoder.device)
+    decoder = target.decoder
+    if not same:
+        kernel = choose_kernel(config.dtype, target.decoder.device, files.spec)
+        decoder = make_decoder(files.spec, load_tensors(files), kernel, target.decoder.device, threads)
     runner = _runner(decoder, config, min(length, files.spec.max_position_embeddings), budget)
     return DraftModelDrafter(runner, target_files.spec.vocab_size)
 

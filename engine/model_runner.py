@@ -8,17 +8,16 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from engine.kv_cache import KVCache
 from engine.kv_pool import KVPool
-from engine.models.attention import Row, plan_attention
-from engine.models.decoder import POSITION_MARGIN, Decoder
+from engine.models.attention import Row
+from engine.models.decoder import POSITION_MARGIN, DecoderLike
 
 T = TypeVar("T")
 
 
 class RowsOutput(NamedTuple):
     """Attributes:
-    logits: for each row [last n tokens asked for, vocab], in the order the rows were given.
+    logits: for each row [last n tokens asked for, vocab], in the order the rows were given; valid until the next pass.
     argmax: for each row the most likely token at each of those places.
     hidden: for each captured layer, for each row [its tokens, hidden].
     """
@@ -39,11 +38,10 @@ class ModelRunner:
         block_size: tokens of a KV block.
     """
 
-    def __init__(self, decoder: Decoder, *, max_sequences: int, max_tokens: int, budget_bytes: int, block_size: int) -> None:
+    def __init__(self, decoder: DecoderLike, *, max_sequences: int, max_tokens: int, budget_bytes: int, block_size: int) -> None:
         spec = decoder.spec
         self.decoder = decoder
-        dtype = decoder.kernel.activation
-        self.bytes_per_token = spec.kv_bytes_per_token(dtype.itemsize)
+        self.bytes_per_token = spec.kv_bytes_per_token(decoder.kernel.kv.itemsize)
         budget_tokens = budget_bytes // self.bytes_per_token
         lane_tokens = max(1, min(max_tokens + POSITION_MARGIN, budget_tokens // block_size * block_size))
         if decoder.device.type != "cpu":
@@ -52,27 +50,13 @@ class ModelRunner:
         # The pool keeps the exact length: behind it the rotary table ends.
         self.pool = KVPool(max_sequences, lane_tokens, budget_tokens, block_size)
         whole_pages = -(-lane_tokens // 64) * 64
-        self.cache = KVCache(spec, max_sequences, whole_pages, dtype, decoder.device)
+        self.cache = decoder.make_cache(max_sequences, whole_pages)
 
     def forward(self, rows: Sequence[Row], logit_counts: Sequence[int], capture: tuple[int, ...] = ()) -> RowsOutput:
         """One pass over rows in any order; `logit_counts[i]` says of how many of row i's last tokens logits are wanted."""
-        spec = self.decoder.spec
         order = sorted(range(len(rows)), key=lambda i: rows[i].lane)
-        plan = plan_attention(
-            [rows[i] for i in order],
-            lane_tokens=self.cache.lane_tokens,
-            kv_heads=spec.num_kv_heads,
-            group=spec.num_heads // spec.num_kv_heads,
-            dtype=self.decoder.kernel.activation,
-            device=self.decoder.device,
-        )
         wanted = [logit_counts[i] for i in order]
-        selected = None
-        if any(count < len(rows[i].token_ids) for count, i in zip(wanted, order, strict=True)):
-            ends = plan.offsets[1:]
-            picks = [row for end, count in zip(ends, wanted, strict=True) for row in range(end - count, end)]
-            selected = torch.tensor(picks, dtype=torch.long, device=self.decoder.device)
-        output = self.decoder.forward(plan, self.cache, selected, capture)
+        output = self.decoder.forward([rows[i] for i in order], self.cache, wanted, capture)
         logits = _in_order(output.logits.split(wanted), order)
         argmax = _in_order([best.tolist() for best in row_argmax(output.logits).split(wanted)], order)
         lengths = [len(rows[i].token_ids) for i in order]

@@ -6,16 +6,16 @@ the CPU whatever the kernel, since rounding it to bf16 in every layer makes near
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.kv_cache import KVCache
-from engine.models.attention import AttentionPlan, Group
-from engine.models.linear import Kernel, Linear, pack
+from engine.kv_cache import KVArena, KVCache
+from engine.models.attention import AttentionPlan, Group, Row, plan_attention
+from engine.models.kernel import Kernel
 from engine.models.rotary import interleave_rows, rotary_table, rotate
 from engine.models.spec import ModelSpec
 
@@ -31,6 +31,40 @@ class DecoderOutput(NamedTuple):
 
     logits: Tensor
     hidden: tuple[Tensor, ...]
+
+
+class DecoderLike(Protocol):
+    """What a model runner needs of a model."""
+
+    spec: ModelSpec
+    kernel: Kernel
+    device: torch.device
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one token of plain decoding reads."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, counting a tied embedding once."""
+
+    def make_cache(self, num_lanes: int, lane_tokens: int) -> KVArena:
+        """An empty cache in the layout that `forward` reads."""
+
+    def forward(
+        self, rows: Sequence[Row], cache: KVArena, logit_counts: Sequence[int], capture: tuple[int, ...] = ()
+    ) -> DecoderOutput:
+        """One pass: writes the tokens' keys and values and returns logits.
+
+        Args:
+            rows: what to feed, in ascending lanes.
+            cache: made by `make_cache`.
+            logit_counts: of how many of each row's last tokens logits are wanted.
+            capture: layers whose output is returned in `hidden`; -1 is the last.
+
+        Returns:
+            Logits [sum of counts, vocab], valid until the next pass, and the captured outputs.
+        """
 
 
 class _Layer:
@@ -52,12 +86,12 @@ class _Layer:
         bias = None
         if spec.qkv_bias:
             bias = torch.cat([rows("self_attn.q_proj.bias"), rows("self_attn.k_proj.bias"), weight("self_attn.v_proj.bias")])
-        self.qkv: Linear = pack(kernel, qkv, bias, device)
-        self.out: Linear = pack(kernel, weight("self_attn.o_proj.weight"), maybe("self_attn.o_proj.bias"), device)
+        self.qkv = _Linear(kernel, qkv, bias, device)
+        self.out = _Linear(kernel, weight("self_attn.o_proj.weight"), maybe("self_attn.o_proj.bias"), device)
         gate_up = torch.cat([weight("mlp.gate_proj.weight"), weight("mlp.up_proj.weight")])
         gate_up_bias = torch.cat([weight("mlp.gate_proj.bias"), weight("mlp.up_proj.bias")]) if spec.mlp_bias else None
-        self.gate_up: Linear = pack(kernel, gate_up, gate_up_bias, device)
-        self.down: Linear = pack(kernel, weight("mlp.down_proj.weight"), maybe("mlp.down_proj.bias"), device)
+        self.gate_up = _Linear(kernel, gate_up, gate_up_bias, device)
+        self.down = _Linear(kernel, weight("mlp.down_proj.weight"), maybe("mlp.down_proj.bias"), device)
         norm_dtype = torch.float32 if device.type == "cpu" else kernel.activation
         self.input_norm = weight("input_layernorm.weight").to(device, norm_dtype)
         self.post_norm = weight("post_attention_layernorm.weight").to(device, norm_dtype)
@@ -69,13 +103,25 @@ class _Layer:
             self.qk_norm = torch.cat(heads).to(device, kernel.activation)
 
 
+class _Linear:
+    """y = x Wᵀ + b."""
+
+    def __init__(self, kernel: Kernel, weight: Tensor, bias: Tensor | None, device: torch.device) -> None:
+        self._weight = weight.to(device, kernel.weight).contiguous()
+        self._bias = None if bias is None else bias.to(device, kernel.weight)
+        self.weight_bytes = self._weight.numel() * self._weight.element_size()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._weight, self._bias)
+
+
 class Decoder:
-    """The model: weights packed for a kernel on a device.
+    """The model in torch's own operations, on any device.
 
     Args:
         spec: shape of the model.
         tensors: weights under their Hugging Face names, complete (see `loader.load_tensors`).
-        kernel, device: see `linear.choose_kernel`.
+        kernel, device: see `kernel.choose_kernel`.
     """
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], kernel: Kernel, device: torch.device) -> None:
@@ -87,7 +133,7 @@ class Decoder:
         self._layers = [_Layer(spec, tensors, i, kernel, device) for i in range(spec.num_layers)]
         self._norm = tensors["model.norm.weight"].to(device, self.residual_dtype)
         head = embedding if spec.tie_word_embeddings else tensors["lm_head.weight"]
-        self._head: Linear = pack(kernel, head, None, device)
+        self._head = _Linear(kernel, head, None, device)
         self._rotary = rotary_table(spec, spec.max_position_embeddings + POSITION_MARGIN, device)
 
     @property
@@ -104,18 +150,28 @@ class Decoder:
         embedding = 0 if self.spec.tie_word_embeddings else self._embedding.numel()
         return self.weight_bytes // self.kernel.weight.itemsize + embedding
 
-    def forward(
-        self, plan: AttentionPlan, cache: KVCache, logit_rows: Tensor | None, capture: tuple[int, ...] = ()
-    ) -> DecoderOutput:
-        """One pass: writes the tokens' keys and values and returns logits.
+    def make_cache(self, num_lanes: int, lane_tokens: int) -> KVCache:
+        return KVCache(self.spec, num_lanes, lane_tokens, self.kernel.kv, self.device)
 
-        Args:
-            plan: what to feed (see `plan_attention`).
-            cache: of this model.
-            logit_rows: packed rows [n] whose logits are wanted, or None for all.
-            capture: layers whose output is returned in `hidden`; -1 is the last.
-        """
+    def forward(
+        self, rows: Sequence[Row], cache: KVArena, logit_counts: Sequence[int], capture: tuple[int, ...] = ()
+    ) -> DecoderOutput:
+        """See `DecoderLike`."""
+        assert isinstance(cache, KVCache), "a cache of this decoder's own"
         spec = self.spec
+        plan = plan_attention(
+            rows,
+            lane_tokens=cache.lane_tokens,
+            kv_heads=spec.num_kv_heads,
+            group=spec.num_heads // spec.num_kv_heads,
+            dtype=self.kernel.activation,
+            device=self.device,
+        )
+        picks = None
+        if any(count < len(row.token_ids) for row, count in zip(rows, logit_counts, strict=True)):
+            ends = plan.offsets[1:]
+            places = [place for end, count in zip(ends, logit_counts, strict=True) for place in range(end - count, end)]
+            picks = torch.tensor(places, dtype=torch.long, device=self.device)
         x = F.embedding(plan.token_ids, self._embedding).to(self.residual_dtype)
         angles = self._rotary[plan.positions]
         wanted = {layer % spec.num_layers for layer in capture}
@@ -126,8 +182,8 @@ class Decoder:
             x += layer.down(F.silu(gate) * up)
             if index in wanted:
                 kept[index] = x.clone()
-        if logit_rows is not None:
-            x = x[logit_rows]
+        if picks is not None:
+            x = x[picks]
         logits = self._head(self._normed(x, self._norm)).float() if x.shape[0] else x.new_empty(0, spec.vocab_size)
         return DecoderOutput(logits, tuple(kept[layer % spec.num_layers] for layer in capture))
 

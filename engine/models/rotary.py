@@ -25,7 +25,13 @@ def interleave_rows(weight: Tensor, head_dim: int) -> Tensor:
 
 
 def rotary_table(spec: ModelSpec, positions: int, device: torch.device) -> Tensor:
-    """Unit complex numbers [positions, 1, head_dim / 2]: position × frequency as an angle."""
+    """Unit complex numbers [positions, 1, head_dim / 2] of the angles."""
+    angles = rotary_angles(spec, positions)
+    return torch.polar(torch.ones_like(angles), angles)[:, None].to(device)
+
+
+def rotary_angles(spec: ModelSpec, positions: int) -> Tensor:
+    """Angles [positions, head_dim / 2] in radians: position × frequency."""
     exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float64) / spec.head_dim
     frequencies = spec.rope_theta**-exponents
     scaling = spec.rope_scaling
@@ -35,8 +41,7 @@ def rotary_table(spec: ModelSpec, positions: int, device: torch.device) -> Tenso
         frequencies = _llama3(frequencies, scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"],
                               scaling["original_max_position_embeddings"])  # fmt: skip
     # Angles in float32 as the reference computes them: exact float64 angles differ from it at long contexts.
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies.float())
-    return torch.polar(torch.ones_like(angles), angles)[:, None].to(device)
+    return torch.outer(torch.arange(positions, dtype=torch.float32), frequencies.float())
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from engine.drafters.base import Outcome
 from engine.drafters.draft_model import DraftModelDrafter
 from engine.model_runner import ModelRunner
 from engine.models.decoder import Decoder
-from engine.models.linear import PLAIN_FP32
+from engine.models.kernel import PLAIN_FP32
 from engine.models.spec import expected_tensors
 from engine.sequence import Sequence
 from engine.verify import verify_greedy

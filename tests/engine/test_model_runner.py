@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.model_runner import ModelRunner, row_argmax
 from engine.models.attention import Row
 from engine.models.decoder import POSITION_MARGIN, Decoder
-from engine.models.linear import PLAIN_FP32
+from engine.models.kernel import PLAIN_FP32
 from engine.models.spec import expected_tensors
 from tests.engine.stubs import tiny_spec
 

@@ -1,0 +1,290 @@
+"""What the fused pass does to rows: products, norms, softmax and gates, for either kind of activation.
+
+The kind of processor is chosen by types: activations stored as uint16 (bf16 bits) go through the tile unit, as float32 through
+vectors. A function is compiled for the kind that runs and no other, so a processor never meets an instruction it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite.binding import get_host_cpu_features
+from numba import types
+from numba.extending import overload
+
+from engine.models.fused import simd, vector_math
+
+# Rows of one call of `product`: two tiles of 16.
+ROWS = 32
+
+_UNIT = np.float32(1.0)
+
+# Panels of one call: as many as leave the vector registers room (32 of 512 bits, or fewer and narrower ones).
+_WIDE = bool(get_host_cpu_features().get("avx512f", False))
+_VECTOR_PANELS = 4 if _WIDE else 2
+
+_tile_11, _tile_12 = simd.tile_product(1, 1), simd.tile_product(1, 2)
+_tile_21, _tile_22 = simd.tile_product(2, 1), simd.tile_product(2, 2)
+_one = [simd.vector_product(rows, 1) for rows in (1, 2, 3, 4)]
+_all = [simd.vector_product(rows, 4 if _WIDE else 1) for rows in (1, 2, 3, 4)]
+_one_1, _one_2, _one_3, _one_4 = _one
+_all_1, _all_2, _all_3, _all_4 = _all
+
+
+_gate_half, _gate_whole = vector_math.gate_kernel(True), vector_math.gate_kernel(False)
+_softmax_half, _softmax_whole = vector_math.softmax_kernel(True), vector_math.softmax_kernel(False)
+_scale_half, _scale_whole = vector_math.scale_kernel(True, False), vector_math.scale_kernel(False, False)
+_norm_half, _norm_whole = vector_math.scale_kernel(True, True), vector_math.scale_kernel(False, True)
+
+
+def panels_a_call(a: Any) -> int:
+    """How many panels `product` takes at once for activations of this type; even, so that gate and up stay together."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(panels_a_call, inline="always")
+def _panels_a_call(a: Any) -> Callable[..., int]:
+    if a.dtype == types.uint16:
+
+        def two(a: Any) -> int:
+            return 2
+
+        return two
+
+    def many(a: Any) -> int:
+        return _VECTOR_PANELS
+
+    return many
+
+
+def enter(a: Any, tiles: Any) -> None:
+    """Prepare the calling thread for products of activations of this type; `tiles` are 64 bytes of tile shapes."""
+
+
+@overload(enter)
+def _enter(a: Any, tiles: Any) -> Callable[..., None]:
+    if a.dtype == types.uint16:
+
+        def configure(a: Any, tiles: Any) -> None:
+            simd.configure_tiles(tiles.ctypes.data)
+
+        return configure
+
+    def nothing(a: Any, tiles: Any) -> None:
+        pass
+
+    return nothing
+
+
+def leave(a: Any) -> None:
+    """Undo `enter`."""
+
+
+@overload(leave)
+def _leave(a: Any) -> Callable[..., None]:
+    if a.dtype == types.uint16:
+
+        def release(a: Any) -> None:
+            simd.release_tiles()
+
+        return release
+
+    def nothing(a: Any) -> None:
+        pass
+
+    return nothing
+
+
+def product(
+    a: Any,
+    first: Any,
+    lda: Any,
+    rows: Any,
+    panel: Any,
+    panel_step: Any,
+    panels: Any,
+    blocks: Any,
+    block_step: Any,
+    out: Any,
+    ldo: Any,
+) -> None:
+    """out [rows, 16 · panels] = a · panels.
+
+    Args:
+        a: activations, flat; first, lda: index of the first and distance between rows, in elements.
+        rows: at most `ROWS`; a and out must reach to a multiple of 16 rows (tiles).
+        panel: address of the first panel; panel_step: bytes to the next; panels: at most `panels_a_call`.
+        blocks, block_step: blocks of 32 k, and the bytes between them.
+        out: address of the fp32 result; ldo: bytes of its rows.
+    """
+
+
+@overload(product)
+def _product(
+    a: Any,
+    first: Any,
+    lda: Any,
+    rows: Any,
+    panel: Any,
+    panel_step: Any,
+    panels: Any,
+    blocks: Any,
+    block_step: Any,
+    out: Any,
+    ldo: Any,
+) -> Callable[..., None]:
+    if a.dtype == types.uint16:
+
+        def with_tiles(
+            a: Any,
+            first: Any,
+            lda: Any,
+            rows: Any,
+            panel: Any,
+            panel_step: Any,
+            panels: Any,
+            blocks: Any,
+            block_step: Any,
+            out: Any,
+            ldo: Any,
+        ) -> None:
+            address, stride = a.ctypes.data + first * 2, lda * 2
+            if rows > 16:
+                if panels == 2:
+                    _tile_22(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+                else:
+                    _tile_21(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+            elif panels == 2:
+                _tile_12(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+            else:
+                _tile_11(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+
+        return with_tiles
+
+    def with_vectors(
+        a: Any,
+        first: Any,
+        lda: Any,
+        rows: Any,
+        panel: Any,
+        panel_step: Any,
+        panels: Any,
+        blocks: Any,
+        block_step: Any,
+        out: Any,
+        ldo: Any,
+    ) -> None:
+        stride = lda * 4
+        done = 0
+        while done < rows:
+            address, place = a.ctypes.data + first * 4 + done * stride, out + done * ldo
+            left = rows - done
+            if _WIDE and panels == 4:
+                if left >= 4:
+                    _all_4(address, stride, panel, panel_step, blocks, block_step, place, ldo)
+                elif left == 3:
+                    _all_3(address, stride, panel, panel_step, blocks, block_step, place, ldo)
+                elif left == 2:
+                    _all_2(address, stride, panel, panel_step, blocks, block_step, place, ldo)
+                else:
+                    _all_1(address, stride, panel, panel_step, blocks, block_step, place, ldo)
+            else:
+                for j in range(panels):
+                    weights, column = panel + j * panel_step, place + 64 * j
+                    if left >= 4:
+                        _one_4(address, stride, weights, panel_step, blocks, block_step, column, ldo)
+                    elif left == 3:
+                        _one_3(address, stride, weights, panel_step, blocks, block_step, column, ldo)
+                    elif left == 2:
+                        _one_2(address, stride, weights, panel_step, blocks, block_step, column, ldo)
+                    else:
+                        _one_1(address, stride, weights, panel_step, blocks, block_step, column, ldo)
+            done += 4
+
+    return with_vectors
+
+
+def gate(values: Any, up: Any, out: Any, place: Any) -> None:
+    """out[place …] = silu(values) · up for 16 numbers at two addresses, as activations."""
+
+
+@overload(gate)
+def _gate(values: Any, up: Any, out: Any, place: Any) -> Callable[..., None]:
+    if out.dtype == types.uint16:
+
+        def half(values: Any, up: Any, out: Any, place: Any) -> None:
+            _gate_half(values, up, out.ctypes.data + place * 2)
+
+        return half
+
+    def whole(values: Any, up: Any, out: Any, place: Any) -> None:
+        _gate_whole(values, up, out.ctypes.data + place * 4)
+
+    return whole
+
+
+def softmax(scores: Any, out: Any, place: Any, count: Any, best: Any, scale: Any) -> None:
+    """Replace `count` scores at an address by e^((score - best) · scale), and write them to out[place …] as activations."""
+
+
+@overload(softmax)
+def _softmax(scores: Any, out: Any, place: Any, count: Any, best: Any, scale: Any) -> Callable[..., None]:
+    if out.dtype == types.uint16:
+
+        def half(scores: Any, out: Any, place: Any, count: Any, best: Any, scale: Any) -> None:
+            _softmax_half(scores, out.ctypes.data + place * 2, count, best, scale)
+
+        return half
+
+    def whole(scores: Any, out: Any, place: Any, count: Any, best: Any, scale: Any) -> None:
+        _softmax_whole(scores, out.ctypes.data + place * 4, count, best, scale)
+
+    return whole
+
+
+def scaled(x: Any, out: Any, place: Any, count: Any, factor: Any) -> None:
+    """out[place …] = x · factor for `count` numbers at an address, as activations."""
+
+
+@overload(scaled)
+def _scaled(x: Any, out: Any, place: Any, count: Any, factor: Any) -> Callable[..., None]:
+    if out.dtype == types.uint16:
+
+        def half(x: Any, out: Any, place: Any, count: Any, factor: Any) -> None:
+            _scale_half(x, x, out.ctypes.data + place * 2, count, factor)
+
+        return half
+
+    def whole(x: Any, out: Any, place: Any, count: Any, factor: Any) -> None:
+        _scale_whole(x, x, out.ctypes.data + place * 4, count, factor)
+
+    return whole
+
+
+def norm(x: Any, size: Any, count: Any, weight: Any, epsilon: Any, out: Any, place: Any) -> None:
+    """RMS norm (Zhang & Sennrich 2019, arXiv 1910.07467) of `size` numbers at an address, as activations.
+
+    Args:
+        count: size rounded up to 16; zeros lie between.
+        weight: address of `count` weights.
+        epsilon: added to the mean square.
+    """
+
+
+@overload(norm)
+def _norm(x: Any, size: Any, count: Any, weight: Any, epsilon: Any, out: Any, place: Any) -> Callable[..., None]:
+    if out.dtype == types.uint16:
+
+        def half(x: Any, size: Any, count: Any, weight: Any, epsilon: Any, out: Any, place: Any) -> None:
+            factor = _UNIT / np.sqrt(vector_math.sum_squares(x, count) / np.float32(size) + epsilon)
+            _norm_half(x, weight, out.ctypes.data + place * 2, count, factor)
+
+        return half
+
+    def whole(x: Any, size: Any, count: Any, weight: Any, epsilon: Any, out: Any, place: Any) -> None:
+        factor = _UNIT / np.sqrt(vector_math.sum_squares(x, count) / np.float32(size) + epsilon)
+        _norm_whole(x, weight, out.ctypes.data + place * 4, count, factor)
+
+    return whole
