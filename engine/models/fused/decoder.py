@@ -12,12 +12,12 @@ from torch import Tensor
 from engine.kv_cache import KVArena
 from engine.models.attention import Row
 from engine.models.decoder import POSITION_MARGIN, DecoderOutput
-from engine.models.fused.forward import run_pass
+from engine.models.fused.forward import phase_count, run_pass
 from engine.models.fused.kv_blocks import PanelCache
-from engine.models.fused.memory import Memory
-from engine.models.fused.panels import BLOCK, PANEL, pack, pack_pair, padded
+from engine.models.fused.memory import GrowingMemory, shape_of
+from engine.models.fused.panels import PANEL, pack, pack_pair
 from engine.models.fused.plan import plan_batch
-from engine.models.fused.tables import Shape, Weights
+from engine.models.fused.tables import Weights
 from engine.models.fused.team import Team
 from engine.models.kernel import Kernel
 from engine.models.rotary import rotary_angles
@@ -40,28 +40,30 @@ class FusedDecoder:
         self.spec, self.kernel, self.device = spec, kernel, torch.device("cpu")
         self._activation = np.uint16 if kernel.activation == torch.bfloat16 else np.float32
         self._team = Team(threads)
-        layers = [_Layer(spec, tensors, index) for index in range(spec.num_layers)]
+        layers = [Layer(spec, tensors, index) for index in range(spec.num_layers)]
         embedding = tensors["model.embed_tokens.weight"]
-        self._embedding = pack(_array(embedding))
-        self._head = self._embedding if spec.tie_word_embeddings else pack(_array(tensors["lm_head.weight"]))
+        self._embedding = pack(array_of(embedding))
+        self._head = self._embedding if spec.tie_word_embeddings else pack(array_of(tensors["lm_head.weight"]))
         # Kept: the addresses in `_weights` point into them.
         self._panels = [panels for layer in layers for panels in layer.panels]
         angles = rotary_angles(spec, spec.max_position_embeddings + POSITION_MARGIN)
         self._weights = Weights(
             products=np.array([[p.data.ctypes.data for p in layer.panels] for layer in layers], np.int64),
-            embedding=self._embedding.data.ctypes.data,
             head=self._head.data.ctypes.data,
             norms=np.stack(
-                [_padded(norm) for norm in (*(n for la in layers for n in la.norms), _array(tensors["model.norm.weight"]))]
+                [padded_row(norm) for norm in (*(n for la in layers for n in la.norms), array_of(tensors["model.norm.weight"]))]
             ),
             biases=np.stack([layer.bias for layer in layers]) if layers[0].bias is not None else np.empty((0, 0), np.float32),
             qk_norms=np.stack([layer.qk_norm for layer in layers]) if spec.qk_norm else np.empty((0, 0, 0), np.float32),
             cosines=angles.cos().numpy(),
             sines=angles.sin().numpy(),
             epsilon=np.float32(spec.rms_norm_eps),
+            fc_bias=np.empty(0, np.float32),
         )
-        self._memory: Memory | None = None
         self._sizes = [p.panels for p in layers[0].panels]
+        self._memory = GrowingMemory(
+            spec, self._activation, threads, [*self._sizes, self._head.panels], phase_count(spec.num_layers)
+        )
 
     @property
     def weight_bytes(self) -> int:
@@ -83,26 +85,10 @@ class FusedDecoder:
         """See `DecoderLike`."""
         spec = self.spec
         batch = plan_batch(rows, logit_counts, capture, spec)
-        memory = self._memory_for(len(batch.tokens), len(batch.picks), len(capture), cache.lane_tokens)
-        shape = Shape(
-            layers=spec.num_layers,
-            hidden=spec.hidden_size,
-            heads=spec.num_heads,
-            kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            hidden_k=padded(spec.hidden_size, BLOCK),
-            attended_k=spec.num_heads * spec.head_dim,
-            inner_k=padded(spec.intermediate_size, BLOCK),
-            qkv_panels=self._sizes[0],
-            hidden_panels=self._sizes[1],
-            gate_up_panels=self._sizes[2],
-            head_panels=self._head.panels,
-            kv=cache.data.data_ptr(),
-            lanes=cache.data.shape[2],
-            lane_tokens=cache.lane_tokens,
-            threads=self._team.threads,
-        )
-        memory.buffers.counters[:] = 0
+        if batch.tokens.max() >= spec.vocab_size:
+            raise IndexError(f"token {batch.tokens.max()} is not in the model's vocabulary of {spec.vocab_size}")
+        memory = self._memory.of(len(batch.tokens), len(batch.picks), len(capture), cache.lane_tokens)
+        shape = shape_of(spec, [*self._sizes, self._head.panels], cache, self._team.threads)
         table = self._embedding.data.view(np.uint32)
         self._team.run(_thread_pass, shape, self._weights, batch, memory.buffers, table, memory.scratch)
         picks, tokens, wanted = len(batch.picks), len(batch.tokens), sorted({layer % spec.num_layers for layer in capture})
@@ -111,26 +97,15 @@ class FusedDecoder:
         kept = hidden.view(len(wanted), tokens, spec.hidden_size).clone()
         return DecoderOutput(logits, tuple(kept[wanted.index(layer % spec.num_layers)] for layer in capture))
 
-    def _memory_for(self, tokens: int, picks: int, captured: int, lane_tokens: int) -> Memory:
-        memory = self._memory
-        if memory is None or not memory.fits(tokens, picks, captured, lane_tokens):
-            # Grown by half, so that longer and longer prompts do not allocate at every step.
-            have = (0, 0, 0) if memory is None else memory.sizes[:3]
-            need = (tokens, picks, captured)
-            sizes = [max(old, new if new <= old else new + new // 2) for old, new in zip(have, need, strict=True)]
-            panels, threads = [*self._sizes, self._head.panels], self._team.threads
-            self._memory = memory = Memory(self.spec, self._activation, threads, panels, sizes[0], sizes[1], sizes[2], lane_tokens)
-        return memory
 
-
-class _Layer:
+class Layer:
     """One layer's panels, biases and norms."""
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], index: int) -> None:
         prefix = f"model.layers.{index}."
 
         def weight(name: str) -> Any:
-            return _array(tensors[prefix + name])
+            return array_of(tensors[prefix + name])
 
         def bias(name: str) -> Any:
             return weight(name) if prefix + name in tensors else None
@@ -168,10 +143,10 @@ def _thread_pass(shape: Any, weights: Any, batch: Any, buffers: Any, table: Any,
     run_pass(shape, weights, batch, buffers, table, thread, scratch)
 
 
-def _padded(row: Any) -> Any:
+def padded_row(row: Any) -> Any:
     """Zeros up to the next multiple of 16."""
     return np.pad(row, (0, -len(row) % PANEL))
 
 
-def _array(tensor: Tensor) -> Any:
+def array_of(tensor: Tensor) -> Any:
     return tensor.detach().float().contiguous().numpy()

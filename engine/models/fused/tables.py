@@ -38,16 +38,16 @@ class Shape(NamedTuple):
 class Weights(NamedTuple):
     """Attributes:
     products: addresses of panels [layers, 4]: qkv, attention output, gate and up, down.
-    embedding, head: addresses of panels.
+    head: address of panels.
     norms: [2 · layers + 1, hidden padded to 16]: before attention and before the MLP of each layer, and the last.
     biases: [layers, columns of the four products one behind the other], or empty.
     qk_norms: [layers, 2, head_dim], or empty.
     cosines, sines: [positions, head_dim / 2].
     epsilon: of the norms.
+    fc_bias: [hidden padded to 16] of an EAGLE head's fc, or empty.
     """
 
     products: Ints
-    embedding: int
     head: int
     norms: Floats
     biases: Floats
@@ -55,6 +55,24 @@ class Weights(NamedTuple):
     cosines: Floats
     sines: Floats
     epsilon: np.float32
+    fc_bias: Floats
+
+
+class HeadFlags(NamedTuple):
+    """What an EAGLE head's pass is told beside.
+
+    Attributes:
+        wide: the `eagle3` layout: joined rows go to q, k, v; else through fc, whose panels are at address `fc`.
+        norm_before_residual, norm_output: see `eagle_head.EagleConfig`.
+        joined_k, joined_ld: width of a joined row padded to 32, and the distance between rows.
+    """
+
+    wide: bool
+    norm_before_residual: bool
+    norm_output: bool
+    fc: int
+    joined_k: int
+    joined_ld: int
 
 
 class Batch(NamedTuple):
@@ -92,12 +110,13 @@ class Buffers(NamedTuple):
     Attributes:
         x: residual stream [T, 16 · hidden_panels].
         normed: activation [T, hidden_k].
+        joined: activation [T, joined_ld] of an EAGLE head: embedding and feature; else one number.
         qkv: [T, 16 · qkv_panels].
         queries: activation [KV head, T, heads of it, head_dim]: rows that meet the same keys lie together.
         attended: activation [T, attended_k].
         inner: activation [T, inner_k].
         logits: [R, 16 · head_panels].
-        hidden: captured outputs [layers captured, T, hidden].
+        hidden: captured outputs [layers captured, T, hidden]; of a head [R, 16 · hidden_panels].
         scores, weights: scores (fp32) and softmax weights (activation) of each thread.
         counters: two cache lines for each phase, see `team`.
         tiles: 64 bytes of tile shapes.
@@ -105,6 +124,7 @@ class Buffers(NamedTuple):
 
     x: Floats
     normed: NDArray[np.generic]
+    joined: NDArray[np.generic]
     qkv: Floats
     queries: NDArray[np.generic]
     attended: NDArray[np.generic]
