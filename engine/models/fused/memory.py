@@ -61,10 +61,8 @@ class GrowingMemory:
             # Grown by half, so that longer and longer prompts do not allocate at every step.
             have = (0, 0, 0, 0) if memory is None else memory.sizes
             sizes = [max(old, new if new <= old else new + new // 2) for old, new in zip(have[:3], need[:3], strict=True)]
-            longest = max(have[3], lane_tokens)
-            memory = Memory(
-                self._spec, self._activation, self._threads, self._panels, *sizes, longest, self._phases, self._joined
-            )
+            size = (sizes[0], sizes[1], sizes[2], max(have[3], lane_tokens))
+            memory = Memory(self._spec, self._activation, self._threads, self._panels, size, self._phases, self._joined)
             self._memory = memory
         memory.buffers.counters[:] = 0
         return memory
@@ -79,14 +77,12 @@ class Memory:
         activation: type[np.generic],
         threads: int,
         panels: Sequence[int],
-        tokens: int,
-        picks: int,
-        captured: int,
-        lane_tokens: int,
+        sizes: tuple[int, int, int, int],
         phases: int,
         joined: int,
     ) -> None:
-        self.sizes = (tokens, picks, captured, lane_tokens)
+        self.sizes = sizes
+        tokens, picks, captured, lane_tokens = sizes
         rows, logit_rows = padded(max(tokens, picks), ROWS), padded(max(picks, 1), ROWS)
         width, dim = padded(lane_tokens, BLOCK), spec.head_dim
         # Of each thread: scores, their sums, and results or the scores of a tree; or the result of one product.

@@ -1,0 +1,5 @@
+"""`python -m engine.training`."""
+
+from engine.training.cli import main
+
+main()

@@ -1,0 +1,216 @@
+"""Training of EAGLE heads: the closed-form start, the unrolled loss, and the measure on held-out texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine.models.eagle_head import EagleConfig, EagleHead, Layout
+from engine.models.spec import ModelSpec
+from engine.training.acceptance import GAMMA, Walk, walk_texts
+from engine.training.examples import Split, Texts, batches
+from engine.training.features import FeatureStore
+from engine.training.loop import StepLoss, TrainSettings
+from engine.training.losses import head_loss
+from engine.training.ridge import Ridge
+from engine.training.slots import SlotBatch, SlotLoader, TargetWeights, answer_matches
+from engine.training.unroll import unroll
+from engine.training.vocabulary import DraftVocabulary
+
+_PENALTY = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class EagleSettings:
+    """What to train.
+
+    Attributes:
+        depth: passes on the head's own output in training (training-time test).
+        decay: weight of each further depth's loss.
+        feature_weight: of SmoothL1 between output and the target's next feature (EAGLE-1/2: 1.0, with `ce_weight` 0.1 and
+        depth 0). ce_weight: of the cross-entropy.
+        top: stored best tokens of the target that the cross-entropy uses.
+        noise: uniform noise added to true features (EAGLE-1: 0.2, on features of size 1).
+        train_head: whether the LM head is the head's own and trained, or the target's rows as they are.
+    """
+
+    layout: Layout = "eagle"
+    depth: int = 3
+    decay: float = 0.8
+    feature_weight: float = 0.0
+    ce_weight: float = 1.0
+    top: int = 32
+    noise: float = 0.0
+    train_head: bool = True
+
+
+def eagle_config(spec: ModelSpec, layout: Layout, capture: tuple[int, ...], draft_vocab_size: int, own_head: bool) -> EagleConfig:
+    """A head of the target's own width."""
+    return EagleConfig(
+        layout=layout,
+        hidden_size=spec.hidden_size,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        intermediate_size=spec.intermediate_size,
+        rms_norm_eps=spec.rms_norm_eps,
+        rope_theta=spec.rope_theta,
+        vocab_size=spec.vocab_size,
+        draft_vocab_size=draft_vocab_size,
+        capture=capture,
+        own_head=own_head or layout == "eagle3",
+    )
+
+
+class EagleTrainee:
+    """See `loop.Trainee`.
+
+    Args:
+        config: of the head; its capture must be in the store.
+        held_out: at most so many held-out sequences are measured, those that greedy decoding wrote first.
+    """
+
+    def __init__(
+        self,
+        config: EagleConfig,
+        settings: EagleSettings,
+        train: TrainSettings,
+        texts: Texts,
+        store: FeatureStore,
+        split: Split,
+        weights: TargetWeights,
+        vocabulary: DraftVocabulary,
+        device: torch.device,
+        *,
+        held_out: int = 60,
+        compiled: bool = False,
+    ) -> None:
+        self._config, self._settings, self._train = config, settings, train
+        self._texts, self._split, self._weights, self._vocabulary = texts, split, weights, vocabulary
+        self._last = store.meta.layers[-1]
+        layers = config.capture if self._last in config.capture else (*config.capture, self._last)
+        self._loader = SlotLoader(texts, store, layers, max(settings.depth, GAMMA), device)
+        self._rows = weights.head[vocabulary.token_ids.to(weights.head.device)]
+        self._held_out = greedy_first(texts, split.held_out)[:held_out]
+        self._random = torch.Generator(device=device).manual_seed(train.seed)
+        self._unroll: Callable[..., list[Tensor]] = torch.compile(unroll, dynamic=True) if compiled else unroll
+        self.module = EagleHead(config).to(device)
+
+    def batches(self, position: int) -> Iterator[tuple[int, np.ndarray]]:
+        return batches(self._texts.lengths, self._split.training, self._train.batch_tokens, self._train.seed, position)
+
+    @torch.no_grad()
+    def start(self, sequences: int = 400) -> None:
+        """Put the head where it is the ridge regression onto the target's next feature: `fc` solves it, residual branches
+        are zero.
+
+        The rest is drawn from a generator with the run's seed.
+
+        Args:
+            sequences: training sequences that the regression sees.
+        """
+        generator = torch.Generator().manual_seed(self._train.seed)
+        for name, weight in self.module.named_parameters():
+            if weight.ndim == 2:
+                weight.copy_(torch.randn(weight.shape, generator=generator) * weight.shape[1] ** -0.5)
+            elif name.endswith("bias"):
+                weight.zero_()
+            else:
+                weight.fill_(1.0)
+        layer = self.module.layer
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+        if self._config.own_head:
+            self.module.lm_head.weight.copy_(self._rows)
+        if self._config.layout == "eagle3":
+            self.module.norm.weight.copy_(self._weights.norm)
+        width = self._config.hidden_size
+        ridge = Ridge(self.module.fc.in_features, width)
+        for begin in range(0, min(sequences, len(self._split.training)), 8):
+            batch = self._loader.load(self._split.training[begin : min(begin + 8, sequences)])
+            embeddings, features, following, known = self._inputs(batch)
+            # The next feature exists for all slots but the last.
+            known = known[:, :-1]
+            x = features if self._config.layout == "eagle3" else torch.cat([embeddings, features], -1)
+            ridge.add(x[:, :-1][known], following[:, 1:][known])
+        self.module.fc.weight.copy_(ridge.solve(_PENALTY).to(self.module.fc.weight.device))
+
+    def _inputs(self, batch: SlotBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Embeddings and features of the slots, the feature that the output should be (one slot later), and which slots count."""
+        embeddings = F.embedding(batch.tokens[:, 1:], self._weights.embedding)
+        final = batch.features[:, :, -1]
+        if self._config.layout == "eagle":
+            feature = self._weights.normed(final)
+            return embeddings, feature, feature, batch.labels_at(0) >= 0
+        taken = batch.features[:, :, : len(self._config.capture)].flatten(2)
+        return embeddings, taken, final, batch.labels_at(0) >= 0
+
+    def loss(self, batch: np.ndarray) -> StepLoss:
+        slots = self._loader.load(batch)
+        embeddings, features, following, _ = self._inputs(slots)
+        settings = self._settings
+        if settings.noise:
+            shift = torch.rand(features.shape, generator=self._random, device=features.device) - 0.5
+            features = features + settings.noise * shift
+        outputs = self._unroll(self.module, embeddings, self.module.fuse(features), settings.depth)
+        table = self.module.lm_head.weight if self._config.own_head else self._rows
+        total = following.new_zeros(())
+        tokens = matched = 0
+        weight_sum = 0.0
+        for depth, a in enumerate(outputs):
+            labels = slots.labels_at(depth)
+            known = labels >= 0
+            count = max(1, int(known.sum()))
+            places, probs = self._loader.distribution(labels[known], self._vocabulary, settings.top)
+            ones = torch.ones(len(places), device=a.device)
+            found = head_loss(self.module.head_input(a[known]), table, places, probs, ones)
+            weight = settings.decay**depth
+            total = total + weight * settings.ce_weight * found.loss / count
+            if settings.feature_weight:
+                total = total + weight * settings.feature_weight * _feature_loss(a, following, known, depth)
+            weight_sum += weight
+            if depth == 0:
+                tokens, matched = int(known.sum()), int(found.matches)
+        return StepLoss(total / weight_sum, tokens, matched)
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, Walk]:
+        matches: list[np.ndarray] = []
+        order = self._held_out
+        device = self.module.fc.weight.device.type
+        for begin in range(0, len(order), 8):
+            slots = self._loader.load(order[begin : begin + 8])
+            with torch.autocast(device, dtype=torch.bfloat16):
+                matches += answer_matches(self._loader, slots, self._drafts(slots))
+        return walk_texts(matches, [self._texts.tasks[index] for index in order])
+
+    def _drafts(self, slots: SlotBatch) -> list[Tensor]:
+        """Best token of each depth, with the text's own tokens fed: where a draft is right so far, those are the draft's."""
+        embeddings, features, _, _ = self._inputs(slots)
+        table = self.module.lm_head.weight if self._config.own_head else self._rows
+        drafts = []
+        for depth, a in enumerate(unroll(self.module, embeddings, self.module.fuse(features), GAMMA - 1)):
+            known = slots.labels_at(depth) >= 0
+            best = torch.full(known.shape, -1, dtype=torch.int64)
+            places = (self.module.head_input(a[known]) @ table.T).argmax(-1).cpu()
+            best[known.cpu()] = self._vocabulary.token_ids[places]
+            drafts.append(best)
+        return drafts
+
+
+def greedy_first(texts: Texts, indices: np.ndarray) -> np.ndarray:
+    """Indices of texts that greedy decoding wrote; all, when there is none: then the measure is an approximation."""
+    greedy = indices[texts.temps[indices] == 0]
+    return greedy if len(greedy) else indices
+
+
+def _feature_loss(a: Tensor, following: Tensor, known: Tensor, depth: int) -> Tensor:
+    """SmoothL1 between a and the target's feature that it stands for, depth + 1 slots later."""
+    shift = depth + 1
+    inside = known[:, : known.shape[1] - shift]
+    return F.smooth_l1_loss(a[:, : a.shape[1] - shift][inside].float(), following[:, shift:][inside])
