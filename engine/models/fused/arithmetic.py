@@ -30,6 +30,9 @@ _tile_21, _tile_22 = simd.tile_product(2, 1), simd.tile_product(2, 2)
 _one = [simd.vector_product(rows, 1) for rows in (1, 2, 3, 4)]
 _all = [simd.vector_product(rows, 4 if _WIDE else 1) for rows in (1, 2, 3, 4)]
 _one_1, _one_2, _one_3, _one_4 = _one
+_more_11, _more_12 = simd.tile_product(1, 1, fresh=False), simd.tile_product(1, 2, fresh=False)
+_more_21, _more_22 = simd.tile_product(2, 1, fresh=False), simd.tile_product(2, 2, fresh=False)
+_more_1 = simd.vector_product(1, 1, fresh=False)
 _all_1, _all_2, _all_3, _all_4 = _all
 
 
@@ -202,6 +205,87 @@ def _product(
                     else:
                         _one_1(address, stride, weights, panel_step, blocks, block_step, column, ldo)
             done += 4
+
+    return with_vectors
+
+
+def product_onto(
+    a: Any,
+    first: Any,
+    lda: Any,
+    rows: Any,
+    panel: Any,
+    panel_step: Any,
+    panels: Any,
+    blocks: Any,
+    block_step: Any,
+    out: Any,
+    ldo: Any,
+) -> None:
+    """`product` that goes on from what `out` holds, in the same order of sums as one product over all blocks."""
+
+
+@overload(product_onto)
+def _product_onto(
+    a: Any,
+    first: Any,
+    lda: Any,
+    rows: Any,
+    panel: Any,
+    panel_step: Any,
+    panels: Any,
+    blocks: Any,
+    block_step: Any,
+    out: Any,
+    ldo: Any,
+) -> Callable[..., None]:
+    if a.dtype == types.uint16:
+
+        def with_tiles(
+            a: Any,
+            first: Any,
+            lda: Any,
+            rows: Any,
+            panel: Any,
+            panel_step: Any,
+            panels: Any,
+            blocks: Any,
+            block_step: Any,
+            out: Any,
+            ldo: Any,
+        ) -> None:
+            address, stride = a.ctypes.data + first * 2, lda * 2
+            if rows > 16:
+                if panels == 2:
+                    _more_22(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+                else:
+                    _more_21(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+            elif panels == 2:
+                _more_12(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+            else:
+                _more_11(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+
+        return with_tiles
+
+    def with_vectors(
+        a: Any,
+        first: Any,
+        lda: Any,
+        rows: Any,
+        panel: Any,
+        panel_step: Any,
+        panels: Any,
+        blocks: Any,
+        block_step: Any,
+        out: Any,
+        ldo: Any,
+    ) -> None:
+        stride = lda * 4
+        for row in range(rows):
+            address, place = a.ctypes.data + first * 4 + row * stride, out + row * ldo
+            for j in range(panels):
+                weights = panel + j * panel_step
+                _more_1(address, stride, weights, panel_step, blocks, block_step, place + 64 * j, ldo)
 
     return with_vectors
 

@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 
 from engine.models.fused import vector_math
-from engine.models.fused.arithmetic import ROWS, norm, panels_a_call, product, scaled, softmax
-from engine.models.fused.kv_blocks import key_place, value_place
+from engine.models.fused.arithmetic import ROWS, norm, panels_a_call, product, product_onto, scaled, softmax
+from engine.models.fused.kv_blocks import SLOTS, key_place, value_place
 
 _ONE = np.float32(1.0)
 _HIDDEN_SCORE = np.float32(-np.inf)
@@ -61,7 +61,7 @@ def rotate_token(shape: Any, weights: Any, batch: Any, buffers: Any, layer: int,
 
 
 @njit
-def attend(shape: Any, batch: Any, buffers: Any, layer: int, block: int, head: int, scratch: int) -> None:
+def attend(shape: Any, batch: Any, buffers: Any, layer: int, block: int, head: int, scratch: int, thread: int) -> None:
     """One unit: tokens of block `block` against the keys and values of KV head `head`.
 
     Args:
@@ -73,7 +73,7 @@ def attend(shape: Any, batch: Any, buffers: Any, layer: int, block: int, head: i
     begin = batch.firsts[owner]
     tokens = min(tokens_a_block(group), batch.firsts[owner + 1] - begin - first)
     start, lane = batch.starts[owner], batch.lanes[owner]
-    # A tree's tokens see their ancestors only, which all lie within its slots; a chain ends at its own last token.
+    # A tree's tokens see their ancestors only, which lie anywhere within its slots; a chain ends at its own last token.
     context = start + (batch.firsts[owner + 1] - begin if batch.trees[owner] else first + tokens)
     width = (context + 31) // 32 * 32
     rows = tokens * group
@@ -94,11 +94,9 @@ def attend(shape: Any, batch: Any, buffers: Any, layer: int, block: int, head: i
     for r in range(rows):
         line = scratch + r * width
         token = first + r // group
+        visible = batch.positions[begin + token] + 1
         if batch.trees[owner]:
-            _hide_strangers(batch, scores, line, start, begin, token, sums + ROWS)
-            visible = context
-        else:
-            visible = start + token + 1
+            _line_up(batch, scores, line, start, begin, token, batch.firsts[owner + 1] - begin, sums + ROWS)
         for i in range(visible, width):
             scores[line + i] = _HIDDEN_SCORE
         place = scores.ctypes.data + line * 4
@@ -107,12 +105,17 @@ def attend(shape: Any, batch: Any, buffers: Any, layer: int, block: int, head: i
         scores[sums + r] = vector_math.total(place, width)
     values = head_address(shape, layer, 1, lane, head)
     results = sums + ROWS
+    # What lies before a tree's own blocks is the same for all its rows.
+    common = start // SLOTS if batch.trees[owner] else width // SLOTS
     panel = 0
     while panel < dim // 16:
         panels = min(step, dim // 16 - panel)
-        place = scores.ctypes.data + (results + panel * 16) * 4
-        product(buffers.weights, scratch, width, rows, values + panel * 1024, 1024, panels, width // 32, dim * 64, place, dim * 4)
+        place = score_address + (results - scratch + panel * 16) * 4
+        product(buffers.weights, scratch, width, rows, values + panel * 1024, 1024, panels, common, dim * 64, place, dim * 4)
         panel += panels
+    if batch.trees[owner]:
+        for token in range(tokens):
+            _attend_path(shape, batch, buffers, values, owner, first + token, scratch, token * group, width, results, thread)
     for r in range(rows):
         inverse = _ONE / scores[sums + r]
         out = (begin + first + r // group) * shape.attended_k + (head * group + r % group) * dim
@@ -126,13 +129,65 @@ def tokens_a_block(group: int) -> int:
 
 
 @njit
-def _hide_strangers(batch: Any, scores: Any, line: int, start: int, begin: int, token: int, spare: int) -> None:
-    """In the slots of a tree, keep the scores of a token itself and of its ancestors only."""
-    last = batch.firsts[batch.owners[begin] + 1] - begin
-    for i in range(last):
-        scores[spare + i] = _HIDDEN_SCORE
+def _line_up(batch: Any, scores: Any, line: int, start: int, begin: int, token: int, count: int, spare: int) -> None:
+    """Put the scores of a tree token's path in the order of a chain, and hide those of strangers.
+
+    The path's scores move to the slots that its tokens would have had as a chain, so sums are taken in the same order, and a
+    draft gives the same bits however it was fed.
+    """
+    for i in range(count):
+        scores[spare + i] = scores[line + start + i]
+        scores[line + start + i] = _HIDDEN_SCORE
     while token >= 0:
-        scores[spare + token] = scores[line + start + token]
+        scores[line + batch.positions[begin + token]] = scores[spare + token]
         token = batch.parents[begin + token]
-    for i in range(last):
-        scores[line + start + i] = scores[spare + i]
+
+
+@njit
+def _attend_path(
+    shape: Any, batch: Any, buffers: Any, values: int, owner: int, token: int, scratch: int, row: int, width: int, results: int,
+    thread: int,
+) -> None:  # fmt: skip
+    """Add the values of a tree token's own path, gathered in the order of a chain, to the sums of its rows.
+
+    Args:
+        values: address of the head's values; row: the token's first row of the unit; results: where the unit's results begin.
+    """
+    dim, group = shape.head_dim, shape.heads // shape.kv_heads
+    begin, start = batch.firsts[owner], batch.starts[owner]
+    base = start // SLOTS * SLOTS
+    end = batch.positions[begin + token] + 1
+    blocks = (end - base + SLOTS - 1) // SLOTS
+    tails = buffers.tails
+    tail = thread * (len(tails) // shape.threads)
+    tails[tail : tail + blocks * SLOTS * dim] = 0
+    address = tails.ctypes.data + tail * 2
+    for slot in range(base, start):
+        _copy_value(values, slot, address, slot - base, dim)
+    node = token
+    while node >= 0:
+        _copy_value(values, start + node, address, batch.positions[begin + node] - base, dim)
+        node = batch.parents[begin + node]
+    # Tiles write whole tiles of rows, so the token's rows are summed aside.
+    scores = buffers.scores
+    aside = results + ROWS * dim
+    for i in range(group * dim):
+        scores[aside + i] = scores[results + row * dim + i]
+    step = panels_a_call(buffers.weights)
+    panel = 0
+    while panel < dim // 16:
+        panels = min(step, dim // 16 - panel)
+        place = scores.ctypes.data + (aside + panel * 16) * 4
+        weights = scratch + row * width + base
+        product_onto(
+            buffers.weights, weights, width, group, address + panel * 1024, 1024, panels, blocks, dim * 64, place, dim * 4
+        )
+        panel += panels
+    for i in range(group * dim):
+        scores[results + row * dim + i] = scores[aside + i]
+
+
+@njit
+def _copy_value(values: int, source: int, tail: int, target: int, dim: int) -> None:
+    for begin in range(0, dim, 16):
+        vector_math.copy_halves(values + value_place(source, begin, dim) * 2, tail + value_place(target, begin, dim) * 2, 16, 4)

@@ -116,7 +116,7 @@ def run_pass(shape: Any, weights: Any, batch: Any, buffers: Any, table: Any, thr
         phase = multiply(buffers, phase, threads, mine_at, normed, hidden_k, count, products[0], shape.qkv_panels,
                           hidden_k // 32, STORE, buffers.qkv, qkv, bias, 0, inner, 0)  # fmt: skip
         phase = rotate_all(shape, weights, batch, buffers, phase, layer, spare)
-        phase = attend_all(shape, batch, buffers, phase, layer, mine_at)
+        phase = attend_all(shape, batch, buffers, phase, layer, mine_at, thread)
         phase = multiply(buffers, phase, threads, mine_at, attended, shape.attended_k, count, products[1], shape.hidden_panels,
                           shape.attended_k // 32, ADD, x, hidden, bias, out_bias, inner, 0)  # fmt: skip
         phase = normalise_all(shape, weights, batch, buffers, phase, 2 * layer + 1, table, True)

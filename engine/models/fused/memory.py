@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from engine.kv_cache import KVArena
+from engine.models.decoder import POSITION_MARGIN
 from engine.models.fused.arithmetic import ROWS
 from engine.models.fused.panels import BLOCK, PANEL, aligned, padded
 from engine.models.fused.phases import PHASE_WORDS
@@ -86,7 +87,7 @@ class Memory:
         rows, logit_rows = padded(max(tokens, picks), ROWS), padded(max(picks, 1), ROWS)
         width, dim = padded(lane_tokens, BLOCK), spec.head_dim
         # Of each thread: scores, their sums, and results or the scores of a tree; or the result of one product.
-        self.scratch = padded(ROWS * width + ROWS + max(ROWS * dim, width, ROWS * 64), 16)
+        self.scratch = padded(ROWS * width + ROWS + max(2 * ROWS * dim, width, ROWS * 64), 16)
         self.buffers = Buffers(
             x=aligned(rows * PANEL * panels[1], np.float32),
             normed=aligned(rows * padded(spec.hidden_size, BLOCK), activation),
@@ -99,7 +100,9 @@ class Memory:
             logits=aligned(logit_rows * PANEL * panels[4], np.float32),
             hidden=aligned(max(1, captured * tokens * PANEL * panels[1]), np.float32),
             scores=aligned(threads * self.scratch, np.float32),
-            weights=aligned(threads * self.scratch, activation),
+            # A path's rows are read in whole tiles, up to 31 rows behind the last.
+            weights=aligned(threads * self.scratch + ROWS * width, activation),
+            tails=aligned(threads * padded(POSITION_MARGIN + 2 * BLOCK, BLOCK) * dim, np.uint16),
             counters=aligned(phases * PHASE_WORDS, np.int64),
             tiles=_tile_shapes(),
         )

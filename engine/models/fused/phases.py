@@ -114,13 +114,13 @@ def rotate_all(shape: Any, weights: Any, batch: Any, buffers: Any, phase: int, l
 
 
 @njit
-def attend_all(shape: Any, batch: Any, buffers: Any, phase: int, layer: int, scratch: int) -> int:
+def attend_all(shape: Any, batch: Any, buffers: Any, phase: int, layer: int, scratch: int, thread: int) -> int:
     """Phase: every unit of attention."""
     units = len(batch.block_owners) * shape.kv_heads
     mine = 0
     unit = claim(buffers.counters, phase)
     while unit < units:
-        attend(shape, batch, buffers, layer, unit // shape.kv_heads, unit % shape.kv_heads, scratch)
+        attend(shape, batch, buffers, layer, unit // shape.kv_heads, unit % shape.kv_heads, scratch, thread)
         mine += 1
         unit = claim(buffers.counters, phase)
     return finish(buffers.counters, phase, mine, units)

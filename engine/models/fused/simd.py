@@ -55,8 +55,8 @@ def _product_signature() -> Any:
     return types.void(*[types.int64] * _PRODUCT_ARGS)
 
 
-def tile_product(row_tiles: int, panels: int) -> Callable[..., None]:
-    """An AMX kernel: C [16 · row_tiles, 16 · panels] = A · panels, for bf16 A.
+def tile_product(row_tiles: int, panels: int, fresh: bool = True) -> Callable[..., None]:
+    """An AMX kernel: C [16 · row_tiles, 16 · panels] = A · panels, for bf16 A; not `fresh`: C goes on from what it holds.
 
     The kernel made takes (a, lda, panel, panel_step, blocks, block_step, out, ldo), all int64 and in bytes: A's address and row
     stride, the first panel's address and the distance to the next, how many blocks of 32 k and the distance between those of a
@@ -75,8 +75,14 @@ def tile_product(row_tiles: int, panels: int) -> Callable[..., None]:
             def load(tile: int, address: Any, stride: Any) -> None:
                 call(builder, "llvm.x86.tileloadd64", void, [I8(tile), pointer(builder, address), stride], [I8, ADDRESS, I64])
 
+            def result(i: int, j: int) -> Any:
+                return builder.add(builder.add(out, times(builder, ldo, 16 * i)), I64(64 * j))
+
             for tile in range(results):
-                call(builder, "llvm.x86.tilezero", void, [I8(tile)], [I8])
+                if fresh:
+                    call(builder, "llvm.x86.tilezero", void, [I8(tile)], [I8])
+                else:
+                    load(tile, result(tile // panels, tile % panels), ldo)
             with cgutils.for_range(builder, blocks) as loop:
                 weights = builder.add(panel, builder.mul(loop.index, block_step))
                 for j in range(panels):
@@ -92,8 +98,7 @@ def tile_product(row_tiles: int, panels: int) -> Callable[..., None]:
                         call(builder, "llvm.x86.tdpbf16ps", void, tiles, [I8] * 3)
             for i in range(row_tiles):
                 for j in range(panels):
-                    place = builder.add(builder.add(out, times(builder, ldo, 16 * i)), I64(64 * j))
-                    where = pointer(builder, place)
+                    where = pointer(builder, result(i, j))
                     call(builder, "llvm.x86.tilestored64", void, [I8(i * panels + j), where, ldo], [I8, ADDRESS, I64])
             return context.get_dummy_value()
 
@@ -102,7 +107,7 @@ def tile_product(row_tiles: int, panels: int) -> Callable[..., None]:
     return kernel
 
 
-def vector_product(rows: int, panels: int) -> Callable[..., None]:
+def vector_product(rows: int, panels: int, fresh: bool = True) -> Callable[..., None]:
     """The kernel of every other processor: C [rows, 16 · panels] = A · panels for fp32 A; arguments as in `tile_product`."""
 
     @intrinsic
@@ -113,9 +118,18 @@ def vector_product(rows: int, panels: int) -> Callable[..., None]:
             a, lda, panel, panel_step, blocks, block_step, out, ldo = args
             zero = ir.Constant(FLOATS, None)
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(panels)] for _ in range(rows)]
-            for line in sums:
-                for place in line:
-                    builder.store(zero, place)
+
+            def result(i: int, j: int) -> Any:
+                place = builder.add(builder.add(out, times(builder, ldo, i)), I64(64 * j))
+                return pointer(builder, place, FLOATS)
+
+            for i in range(rows):
+                for j in range(panels):
+                    start = zero
+                    if not fresh:
+                        start = builder.load(result(i, j))
+                        start.align = 4
+                    builder.store(start, sums[i][j])
             with cgutils.for_range(builder, blocks) as block:
                 weights = builder.add(panel, builder.mul(block.index, block_step))
                 inputs = builder.add(a, times(builder, block.index, 128))
@@ -137,8 +151,7 @@ def vector_product(rows: int, panels: int) -> Callable[..., None]:
                                 builder.store(_fma(builder, x, vectors[j], builder.load(sums[i][j])), sums[i][j])
             for i in range(rows):
                 for j in range(panels):
-                    place = builder.add(builder.add(out, times(builder, ldo, i)), I64(64 * j))
-                    builder.store(builder.load(sums[i][j]), pointer(builder, place, FLOATS)).align = 4
+                    builder.store(builder.load(sums[i][j]), result(i, j)).align = 4
             return context.get_dummy_value()
 
         return _product_signature(), generate

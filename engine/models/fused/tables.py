@@ -118,6 +118,7 @@ class Buffers(NamedTuple):
         logits: [R, 16 · head_panels].
         hidden: captured outputs [layers captured, T, hidden]; of a head [R, 16 · hidden_panels].
         scores, weights: scores (fp32) and softmax weights (activation) of each thread.
+        tails: uint16, values of one path of a tree for each thread.
         counters: two cache lines for each phase, see `team`.
         tiles: 64 bytes of tile shapes.
     """
@@ -133,5 +134,6 @@ class Buffers(NamedTuple):
     hidden: Floats
     scores: Floats
     weights: NDArray[np.generic]
+    tails: NDArray[np.uint16]
     counters: Ints
     tiles: NDArray[np.uint8]

@@ -248,3 +248,17 @@ def scatter_halves(_typing: Any, source: Any, target: Any, count: Any, stride: A
         return context.get_dummy_value()
 
     return _signature(4), generate
+
+
+@intrinsic
+def copy_halves(_typing: Any, source: Any, target: Any, count: Any, stride: Any) -> Any:
+    """Copy `count` numbers of 16 bits that lie `stride` bytes apart in both places."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, target, count, stride = args
+        with cgutils.for_range(builder, count) as loop:
+            offset = builder.mul(loop.index, stride)
+            builder.store(builder.load(at(builder, source, offset, I16)), at(builder, target, offset, I16))
+        return context.get_dummy_value()
+
+    return _signature(4), generate
