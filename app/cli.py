@@ -15,6 +15,7 @@ from app.contracts import MakeEngine
 from app.generate_cli import INTERRUPTED, generate
 from app.runs_cli import runs_app
 from app.serve_cli import serve
+from app.sweep_cli import sweep
 from engine.errors import UserError
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
@@ -28,6 +29,7 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve)
 cli.command("generate")(generate)
+cli.command("sweep")(sweep)
 cli.add_typer(runs_app, name="runs")
 cli.add_typer(bench_app, name="bench")
 

@@ -9,6 +9,7 @@ DraftboardError
 │   ├── CorruptWeightsError       a weight file that cannot be read or lacks tensors
 │   ├── TokenizerMismatchError    a draft model whose token table differs from the target's
 │   ├── RunNotFoundError          no stored run with that id
+│   ├── RunNotResumableError      a stored run that is done, runs elsewhere, or was made with something else
 │   ├── StoreUnavailableError     the database is locked, read-only or unreadable
 │   └── PortInUseError            the address to serve on is taken
 └── EngineFailure                 a fault of ours or of the machine (out of memory, a broken invariant): exit code 1
@@ -62,6 +63,10 @@ class TokenizerMismatchError(UserError):
 
 class RunNotFoundError(UserError):
     """No stored run under that id."""
+
+
+class RunNotResumableError(UserError):
+    """A stored run that cannot be gone on with."""
 
 
 class StoreUnavailableError(UserError):

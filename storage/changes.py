@@ -14,7 +14,7 @@ from typing import Any
 from engine.config import GenerationRequest
 from engine.errors import InvalidRequestError
 from engine.records import RequestResult, StepRecord
-from storage.models import KIND_LENGTH
+from storage.models import KIND_LENGTH, NAME_LENGTH
 from storage.values import plain
 
 _FINAL_STATUSES = ("done", "cancelled", "failed")
@@ -69,6 +69,15 @@ class FinishRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SavePart:
+    """A piece of a run; a later one with the same name replaces it."""
+
+    run_id: str
+    name: str
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class FinishRun:
     """The end of a run."""
 
@@ -79,7 +88,7 @@ class FinishRun:
 
 
 RequestChange = StartRequest | NoteStart | AppendSteps | FinishRequest
-Change = StartRun | RequestChange | FinishRun
+Change = StartRun | RequestChange | SavePart | FinishRun
 
 
 def start_run(run_id: str, kind: str, params: Mapping[str, Any], provenance: Mapping[str, Any]) -> StartRun:
@@ -99,6 +108,15 @@ def start_request(row: str, run_id: str, request: GenerationRequest, label: str)
 def finish_request(row: str, result: RequestResult) -> FinishRequest:
     """A request that ends now."""
     return FinishRequest(row, result, datetime.now(UTC))
+
+
+def save_part(run_id: str, name: str, document: Mapping[str, Any]) -> SavePart:
+    """Raises:
+    InvalidRequestError: the name is empty or too long.
+    """
+    if not 0 < len(name) <= NAME_LENGTH:
+        raise InvalidRequestError("part", name, f"a name of at most {NAME_LENGTH} letters")
+    return SavePart(run_id, name, plain(document))
 
 
 def finish_run(run_id: str, status: str, summary: Mapping[str, Any] | None) -> FinishRun:

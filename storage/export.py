@@ -51,13 +51,13 @@ CSV_COLUMNS = (
 
 
 def to_document(run: RunDetail, with_steps: bool = True) -> dict[str, Any]:
-    """The run as plain JSON values; every number that was measured is in it."""
+    """The run as plain JSON values; every number that was measured is in it: `parts` holds a sweep's measurements by name."""
     document = plain(run)
-    requests = document.pop("requests")
+    requests, parts = document.pop("requests"), document.pop("parts")
     if not with_steps:
         for request in requests:
             del request["steps"], request["token_ids"]
-    return {"format": FORMAT, "version": VERSION, "run": document, "requests": requests}
+    return {"format": FORMAT, "version": VERSION, "run": document, "requests": requests, "parts": parts}
 
 
 def summary_document(run: RunSummary) -> dict[str, Any]:

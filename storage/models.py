@@ -1,4 +1,4 @@
-"""The tables: a run has requests, a finished request has one compressed trace, a running one has journal rows.
+"""The tables: a run has requests and parts, a finished request has one compressed trace, a running one has journal rows.
 
 Change a table here and add a migration in `migrations/versions`; a test compares the two.
 """
@@ -29,6 +29,7 @@ from storage.values import storable
 
 ID_LENGTH = 26
 KIND_LENGTH = 32
+NAME_LENGTH = 64
 RUN_STATUSES = ("running", "done", "cancelled", "failed", "interrupted")
 
 # Columns of `request` that carry the metric of the same name, so that plots and lists need not open any JSON.
@@ -171,3 +172,23 @@ class StepJournalRow(Base):
     request_id: Mapped[str] = mapped_column(ForeignKey("request.id", ondelete="CASCADE"), primary_key=True)
     idx: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     blob: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class RunPartRow(Base):
+    """A piece of a run that is written by itself, such as one measurement of a sweep; lists of runs never read it."""
+
+    __tablename__ = "run_part"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class ProfileRow(Base):
+    """A cost profile: what a model's passes cost on a machine; `key` says which model, machine and versions."""
+
+    __tablename__ = "cost_profile"
+
+    key: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, undefer
 from engine.errors import RunNotFoundError
 from engine.records import StepRecord, Timings
 from storage.ids import is_id
-from storage.models import RequestRow, RunRow
+from storage.models import ProfileRow, RequestRow, RunPartRow, RunRow
 from storage.records import DrafterUse, RunDetail, RunSummary, StoredRequest
 from storage.trace import Trace, decode_trace, emitted_ids, emitted_text
 from storage.values import searchable
@@ -85,7 +85,18 @@ def get_run(session: Session, run_id: str, with_steps: bool) -> RunDetail:
         provenance=run.provenance,
         summary=run.summary or {},
         requests=tuple(_stored(row, journal.get(row.id, []), with_steps) for row in rows),
+        parts=_parts(session, run_id),
     )
+
+
+def find_profile(session: Session, key: str) -> dict[str, Any] | None:
+    """The cost profile of a key, if there is one."""
+    return session.scalar(select(ProfileRow.document).where(ProfileRow.key == key))
+
+
+def _parts(session: Session, run_id: str) -> dict[str, dict[str, Any]]:
+    query = select(RunPartRow.name, RunPartRow.document).where(RunPartRow.run_id == run_id).order_by(RunPartRow.name)
+    return {row.name: row.document for row in session.execute(query)}
 
 
 def _matches(search: str) -> list[ColumnElement[bool]]:

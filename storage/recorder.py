@@ -14,7 +14,7 @@ from engine.config import GenerationRequest
 from engine.errors import DraftboardError, RunNotFoundError, StoreUnavailableError
 from engine.records import Event, Finished, Started, Stepped
 from storage import changes
-from storage.changes import AppendSteps, Change, FinishRequest, FinishRun, NoteStart, StartRun
+from storage.changes import AppendSteps, Change, FinishRequest, FinishRun, NoteStart, SavePart, StartRun
 from storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class _Item:
     @property
     def owner(self) -> str:
         """What is given up together when a change is refused for good: a request, or a run's own row."""
-        return self.change.run_id if isinstance(self.change, (StartRun, FinishRun)) else self.change.row
+        return self.change.run_id if isinstance(self.change, (StartRun, SavePart, FinishRun)) else self.change.row
 
 
 class StoreRecorder:

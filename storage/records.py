@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -104,7 +104,7 @@ class StoredRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """A run with its requests, in the order in which they began."""
+    """A run with its requests, in the order in which they began, and its parts by name (see `Store.save_part`)."""
 
     id: str
     kind: str
@@ -117,3 +117,4 @@ class RunDetail:
     provenance: dict[str, Any]
     summary: dict[str, Any]
     requests: tuple[StoredRequest, ...]
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -24,6 +24,7 @@ from storage.models import RunRow
 from storage.owner import SIGN_OF_LIFE_S, Owner
 from storage.records import RunDetail, RunSummary
 from storage.recovery import end_interrupted
+from storage.sweeps import resume, save_profile
 from storage.trace import TraceError
 from storage.writes import give_sign_of_life, write
 
@@ -118,6 +119,35 @@ class Store:
             RunNotFoundError: no such run.
         """
         self.write([changes.finish_run(run_id, status, summary)])
+
+    def save_part(self, run_id: str, name: str, document: Mapping[str, Any]) -> None:
+        """Writes a piece of a run, in place of one with the same name.
+
+        Raises:
+            InvalidRequestError: the name is empty or too long.
+            RunNotFoundError: no such run.
+        """
+        self.write([changes.save_part(run_id, name, document)])
+
+    def resume_run(self, run_id: str) -> None:
+        """Makes this process the writer of a run that was cancelled, failed or interrupted.
+
+        Raises:
+            RunNotFoundError: no such run.
+            RunNotResumableError: it is done, or a living process writes it.
+        """
+        with self._database.writing() as session:
+            resume(session.connection(), run_id, self._owner, datetime.now(UTC))
+
+    def save_profile(self, key: str, document: Mapping[str, Any]) -> None:
+        """Keeps a cost profile, in place of one with the same key (at most 64 letters)."""
+        with self._database.writing() as session:
+            save_profile(session.connection(), key, document, datetime.now(UTC))
+
+    def find_profile(self, key: str) -> dict[str, Any] | None:
+        """The cost profile of a key, if there is one."""
+        with self._database.reading() as session:
+            return reads.find_profile(session, key)
 
     def write(self, batch: Sequence[Change]) -> None:
         """Writes all changes in one transaction: all of them or none.

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from engine.errors import RunNotFoundError
 from engine.records import RequestResult, StepRecord
-from storage.changes import AppendSteps, Change, FinishRequest, FinishRun, NoteStart, StartRequest, StartRun
-from storage.models import METRIC_COLUMNS, RequestRow, RunRow, StepJournalRow
+from storage.changes import AppendSteps, Change, FinishRequest, FinishRun, NoteStart, SavePart, StartRequest, StartRun
+from storage.models import METRIC_COLUMNS, RequestRow, RunPartRow, RunRow, StepJournalRow
 from storage.owner import Owner
 from storage.trace import decode_steps, encode_steps, encode_trace
 from storage.values import plain, real, searchable, title_of
@@ -44,6 +44,8 @@ def write(connection: Connection, changes: Sequence[Change], owner: Owner) -> No
                 if not change.result.steps:
                     _append(connection, waiting)
                 _finish_request(connection, change)
+            case SavePart():
+                _save_part(connection, change)
             case FinishRun():
                 _finish_run(connection, change)
     _append(connection, [change for waiting in journal.values() for change in waiting])
@@ -177,6 +179,12 @@ def metric_values(result: RequestResult) -> dict[str, float | None]:
         if values[name] is None:
             values[name] = real(getattr(result.timings, name))
     return values
+
+
+def _save_part(connection: Connection, change: SavePart) -> None:
+    same = RunPartRow.run_id == change.run_id, RunPartRow.name == change.name
+    connection.execute(delete(RunPartRow).where(*same))
+    connection.execute(insert(RunPartRow).values(run_id=change.run_id, name=change.name, document=change.document))
 
 
 def _finish_run(connection: Connection, change: FinishRun) -> None:

@@ -56,7 +56,7 @@ def test_the_document_is_versioned_json_with_everything(store: Store, run_id: st
     assert tree["timings"] == {"queue_ms": 1.5, "ttft_ms": 40.125, "total_ms": 400.0, "preemptions": 2}
     step = tree["steps"][1]
     assert step["draft"][1] == {
-        "id": 11, "parent": -1, "fate": "A", "q": 0.25, "p": 0.5, "u": 0.125, "text": '=cmd("x"),\n',
+        "id": 11, "parent": -1, "fate": "A", "q": 0.25, "p": 0.5, "u": 0.125, "text": '=cmd("x"),\n', "confidence": None,
     }  # fmt: skip
     assert step["emitted"][1] == {"id": 12, "role": "accepted", "text": "\0한", "draft": 2, "p": None, "gap": None}
     assert (step["draft_ms"], step["verify_ms"], step["batch_size"], step["root"]) == (1.5, 30.25, 3, 5)

@@ -26,6 +26,7 @@ draft_tokens = st.builds(
     p=st.none() | any_float,
     u=st.none() | any_float,
     text=any_text,
+    confidence=st.none() | any_float,
 )
 emitted_tokens = st.builds(
     EmittedToken,
@@ -70,7 +71,7 @@ def test_the_strategies_above_set_every_field_of_the_records() -> None:
     given_away = {"index", "root", "draft", "emitted", "draft_ms", "verify_ms", "commit_ms", "other_ms"}
     given_away |= {"batch_size", "scratch_tokens", "at_ms", "kv_tokens"}
     assert {field.name for field in fields(probe)} == given_away
-    assert {field.name for field in fields(DraftToken)} == {"id", "parent", "fate", "q", "p", "u", "text"}
+    assert {field.name for field in fields(DraftToken)} == {"id", "parent", "fate", "q", "p", "u", "text", "confidence"}
     assert {field.name for field in fields(EmittedToken)} == {"id", "role", "text", "draft", "p", "gap"}
 
 

@@ -1,0 +1,158 @@
+"""A sweep as the JSON document of the command line, as a table, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from app.sweep_run import StoredSweep
+from engine.cost_model import CostModel, fit, tokens_per_pass
+from engine.cost_profile import CostProfile
+from engine.records import EngineInfo
+from engine.roofline import ridge, roofline_point
+from engine.sweep_finding import crossovers, finding
+from engine.sweep_plan import DrafterChoice
+from engine.sweep_results import summarize_cells
+
+
+def cells_of(sweep: StoredSweep) -> list[dict[str, Any]]:
+    """The cells measured so far, each with its prediction (None without a profile)."""
+    model = None if sweep.profile is None or "null" not in sweep.profile.drafters else fit(sweep.profile)
+    cells = summarize_cells(sweep.measurements, sweep.settings.seed)
+    for cell in cells:
+        predicted = None if model is None else predicted_speedup(model, cell)
+        known = predicted is not None and cell["speedup"]
+        cell["predicted_speedup"] = predicted
+        cell["prediction_error"] = predicted / cell["speedup"] - 1 if known else None
+    return cells
+
+
+def predicted_speedup(model: CostModel, cell: Mapping[str, Any]) -> float | None:
+    """E(α, γ) · t(b, 1) ÷ (draft(b, γ) + t(b, drafted + 1)) with the cell's acceptance; None where that is not known."""
+    if cell["drafter"] == "null":
+        return 1.0
+    label = DrafterChoice(cell["drafter"], cell["options"]).label
+    expected = tokens_per_pass(cell, cell["gamma"])
+    if expected is None or label not in model.steps or cell["context"] is None:
+        return None
+    shape = (cell["batch_size"], cell["gamma"], cell["nodes_per_row"], cell["context"])
+    return float(model.speedup(label, *shape, expected))
+
+
+def document(sweep: StoredSweep, info: EngineInfo, status: str) -> dict[str, Any]:
+    """The JSON document of `sweep --json`."""
+    cells = cells_of(sweep)
+    return {
+        "run_id": sweep.run_id,
+        "status": status,
+        "device": info.device,
+        "model": info.model,
+        "dtype": info.dtype,
+        "threads": info.threads,
+        "settings": sweep.settings.to_dict(),
+        "notes": [*sweep.notes, *flags(cells)],
+        "finding": finding(cells),
+        "cells": cells,
+        "crossover": crossover_document(cells),
+        "roofline": None if sweep.profile is None else roofline(sweep.profile, cells),
+    }
+
+
+def summary(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the run's row in the store keeps, for lists."""
+    return {"finding": finding(cells), "num_cells": len(cells), "crossover": crossover_document(cells)}
+
+
+def crossover_document(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Drafter → draft length → batch size at which the speed-up falls through 1, None where it does not in what was measured."""
+    found: dict[str, dict[str, float | None]] = {}
+    for line, crossed in crossovers(cells).items():
+        label = DrafterChoice(line.drafter, dict(line.options)).label
+        found.setdefault(label, {})[str(line.gamma)] = crossed.batch_size
+    return found
+
+
+def roofline(profile: CostProfile, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The machine's ceilings, and each cell's target pass as a point below them."""
+    points = []
+    for cell in cells:
+        if cell["verify_ms"] and cell["context"] is not None:
+            shape = (cell["batch_size"], 1 + cell["nodes_per_row"], cell["context"])
+            point = roofline_point(profile, *shape, cell["verify_ms"] / 1e3)
+            points.append({"drafter": cell["drafter"], "gamma": cell["gamma"], **point._asdict()})
+    return {
+        "bytes_per_s": profile.bytes_per_s,
+        "flops_per_s": profile.flops_per_s,
+        "ridge": ridge(profile),
+        "points": points,
+    }
+
+
+def flags(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader must know before trusting the cells."""
+    notes: list[str] = []
+    reused = sorted({cell["batch_size"] for cell in cells if cell["prompts_reused"]})
+    if reused:
+        notes.append(f"Prompts were used twice within cells at batch {_join(reused)}; give more with --prompts.")
+    preempted = sorted({cell["batch_size"] for cell in cells if cell["preemptions"]})
+    if preempted:
+        notes.append(f"Requests lost their KV cache at batch {_join(preempted)}; raise --kv-budget.")
+    empty = sorted({cell["batch_size"] for cell in cells if not cell["n"]["steps"]})
+    if empty:
+        notes.append(f"At batch {_join(empty)} some cells had no step in which all rows decoded; raise --max-tokens.")
+    return notes
+
+
+def table(cells: Sequence[Mapping[str, Any]]) -> Table:
+    """The cells for people."""
+    shown = Table(box=None, pad_edge=False)
+    for name in ("Batch", "Drafter"):
+        shown.add_column(name, no_wrap=True)
+    for name in (
+        "Tokens/s",
+        "Speed-up",
+        "95 %",
+        "Predicted",
+        "Acceptance",
+        "Length",
+        "α",
+        "Draft",
+        "Verify",
+        "Other ms",
+        "KV MiB",
+    ):
+        shown.add_column(name, justify="right", no_wrap=True)
+    previous = None
+    for cell in cells:
+        batch_size = cell["batch_size"]
+        label = DrafterChoice(cell["drafter"], cell["options"]).label
+        speedup = cell["speedup"]
+        other = None if cell["other_ms"] is None else cell["commit_ms"] + cell["other_ms"]
+        shown.add_row(
+            "" if batch_size == previous else str(batch_size),
+            label if cell["drafter"] == "null" else f"{label} γ={cell['gamma']}",
+            _number(cell["tokens_per_s"]),
+            _number(speedup, "{:.2f}×"),
+            "–" if speedup is None or cell["drafter"] == "null" else f"{cell['ci_low']:.2f}–{cell['ci_high']:.2f}",
+            _number(cell["predicted_speedup"], "{:.2f}×"),
+            _number(cell["draft_acceptance_rate"], "{:.2f}"),
+            _number(cell["mean_acceptance_length"], "{:.2f}"),
+            _number(cell["alpha"], "{:.2f}"),
+            _number(cell["draft_ms"]),
+            _number(cell["verify_ms"]),
+            _number(other),
+            f"{sum(cell['kv_bytes'].values()) / 2**20:.0f}",
+            style="dim" if cell["drafter"] == "null" else "red" if speedup is not None and speedup < 1 else "",
+        )
+        previous = batch_size
+    return shown
+
+
+def _join(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _number(value: float | None, form: str = "{:.1f}") -> str:
+    return "–" if value is None else form.format(value)

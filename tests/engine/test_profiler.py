@@ -1,0 +1,61 @@
+"""The profiler on a tiny model: the whole grid is measured, the engine is left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.cost_model import fit
+from engine.engine import Engine
+from engine.profiler import CONTEXTS, DRAFT_BATCHES, DRAFT_GAMMAS, TOKENS, add_drafters, measure_profile
+from engine.sweep import CellFinished, run_sweep
+from engine.sweep_cell import Bench
+from engine.sweep_plan import DrafterChoice, PoolPrompt
+from engine.sweep_results import summarize_cells
+from tests.engine.sweep_bench import settings
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder: Callable[..., Path]) -> Engine:
+    folder = str(tiny_folder(seed=1, layers=2))
+    return Engine(EngineConfig(model=folder, draft_model=folder, dtype="fp32", threads=1, max_batch_size=8))
+
+
+def test_a_profile_holds_every_shape_and_every_drafter_and_leaves_the_engine_idle(engine: Engine) -> None:
+    said: list[str] = []
+    pool = [PoolPrompt(str(i), "t", f"The quick brown fox {i}") for i in range(4)]
+    bare = measure_profile(engine, lambda message, fraction: said.append(message))
+    profile = add_drafters(engine, bare, [DrafterChoice("ngram")], pool, lambda message, fraction: said.append(message))
+    rows = {cost.rows for cost in profile.passes}
+    assert rows == {1, 2, 4, 8} and len(profile.passes) == 4 * len(TOKENS) * len(CONTEXTS)
+    assert all(cost.seconds > 0 for cost in profile.passes)
+    sizes = [size for size in DRAFT_BATCHES if size <= 8]
+    assert [cost[:2] for cost in profile.drafters["ngram"]] == [(b, g) for g in DRAFT_GAMMAS for b in sizes]
+    assert [cost[:2] for cost in profile.drafters["null"]] == [(b, 0) for b in sizes]
+    assert all(cost.overhead_s > 0 for costs in profile.drafters.values() for cost in costs)
+    assert profile.bytes_per_s > 0 and profile.flops_per_s > 0
+    assert not engine.has_work() and engine.target.pool.used_blocks == 0
+    engine.target.pool.check_integrity()
+    assert add_drafters(engine, profile, [DrafterChoice("ngram")], pool, lambda message, fraction: None) == profile
+    assert fit(profile).passes.error < 1.0
+    assert any("ngram" in message for message in said)
+
+
+def test_a_sweep_of_the_real_engine_measures_acceptance_of_a_perfect_drafter(engine: Engine) -> None:
+    """The target drafts for itself, so every draft token is accepted, whatever the times are."""
+    wanted = settings(drafters=(DrafterChoice("draft_model"),), gammas=(3,), batch_sizes=(1, 4), repeats=1, max_tokens=24)
+    pool = [PoolPrompt(str(i), "t", f"one two three {i}") for i in range(30)]
+    done = [e.measurement for e in run_sweep(Bench(engine), wanted, pool) if isinstance(e, CellFinished)]
+    cells = summarize_cells(done)
+    drafted = [cell for cell in cells if cell["drafter"] == "draft_model"]
+    assert [cell["batch_size"] for cell in drafted] == [1, 4]
+    for cell in drafted:
+        assert cell["draft_acceptance_rate"] == 1.0 and cell["alpha"] == 1.0
+        assert cell["tokens_per_target_pass"] > 3
+        assert cell["kv_bytes"]["target"] > cell["kv_bytes"]["draft_tokens"] > 0
+        assert cell["speedup"] is not None and cell["ci_low"] <= cell["speedup"] <= cell["ci_high"]
+        assert cell["step_ms"] == pytest.approx(cell["draft_ms"] + cell["verify_ms"] + cell["commit_ms"] + cell["other_ms"])
+    assert not engine.has_work() and engine.target.pool.used_blocks == 0
