@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse  # noqa: E402
 from fastapi.staticfiles import StaticFiles  # noqa: E402
 
 from app.i18n import LANGUAGES, texts  # noqa: E402
+from app.pages.follow import add_follow_route  # noqa: E402
 from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
 from app.pages.playground import Playground  # noqa: E402
 from app.service import EngineService  # noqa: E402
@@ -26,6 +27,8 @@ from storage.store import Store  # noqa: E402
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans KR", "Apple SD Gothic Neo", "Malgun Gothic", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Noto Sans Mono CJK KR", "monospace")
+
+QUEUE_SLEEP_S = 0.03  # Gradio's own is 1 ms: a thousand wake-ups a second, for ever, in the engine's process
 
 
 def create_app(service: EngineService, store: Store, settings: Settings) -> FastAPI:
@@ -64,10 +67,14 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
         }
         return JSONResponse(document, status_code=503 if status.state == "failed" else 200)
 
+    playground = Playground(service, store)
+    add_follow_route(app, playground.board)
     app.mount(STATIC_PATH, StaticFiles(directory=static), name="board")
     with gr.Blocks(title="Draftboard", fill_width=True, analytics_enabled=False) as page:
-        Playground(service, store).build(i18n)
+        playground.build(i18n)
     page.queue(default_concurrency_limit=4, max_size=256)
+    page._queue.sleep_when_free = QUEUE_SLEEP_S
+    page._queue.progress_update_sleep_when_free = QUEUE_SLEEP_S
     gr.mount_gradio_app(
         app,
         page,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -10,7 +12,6 @@ from typing import Any
 import gradio as gr
 from starlette.datastructures import Headers
 
-from app.i18n import text
 from app.live import LiveBoard
 from app.pages.board import make_board, make_header, snapshot_of
 from app.pages.form import FormWidgets, choice_updates, form_values, make_form, preset_prompt, preset_update, read_form
@@ -19,11 +20,13 @@ from app.pages.replay import form_of
 from app.pages.run import PlaygroundRun, notice
 from app.service import EngineService
 from app.state import ActiveRuns, PlaygroundForm, join_stops
+from engine.config import GenerationRequest
 from engine.errors import DraftboardError, UserError
 from storage.store import Store
 
 # More browsers than that wait in Gradio's queue; the engine batches what runs.
 CONCURRENT_RUNS = 64
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Playground:
     store: Store
     board: LiveBoard = field(default_factory=LiveBoard)
     active: ActiveRuns = field(default_factory=ActiveRuns)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)  # the loop itself holds tasks only weakly
 
     def build(self, i18n: gr.I18n) -> None:
         """Lays the page out inside the current Blocks and wires it."""
@@ -60,20 +64,27 @@ class Playground:
         demo.unload(self.close)
 
     async def run(self, request: gr.Request, *values: Any) -> AsyncIterator[str]:
-        """Run button: streams deltas into the board; the page hears of a mistake in a toast."""
+        """Run button: ends with the run's first delta, which the page follows by `app.pages.follow`; mistakes are toasts.
+
+        While a Gradio event is under way the browser draws sixty times a second, whatever the event sends.
+        """
         try:
             form = read_form(values)
-            run = self._prepare(form, self.active.begin(request.session_hash or ""))
-            async for delta in self._stream(run, request.session_hash or ""):
+            run = self._prepare(form, form.to_request(), self.active.begin(request.session_hash or ""))
+            deltas = self._stream(run, request.session_hash or "")
+            async for delta in deltas:
                 yield delta
+                if run.accepted:
+                    break
         except DraftboardError as error:
             yield notice("idle")
             raise gr.Error(str(error), print_exception=False) from error
-        if run.warning:
-            gr.Warning(text(visitor_language(request), "toast.unsaved", reason=run.warning))
+        task = asyncio.create_task(_exhaust(deltas))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def _prepare(self, form: PlaygroundForm, cancel: threading.Event) -> PlaygroundRun:
-        return PlaygroundRun(self.service, self.store, self.board, form, form.to_request(), cancel)
+    def _prepare(self, form: PlaygroundForm, request: GenerationRequest, cancel: threading.Event) -> PlaygroundRun:
+        return PlaygroundRun(self.service, self.store, self.board, form, request, cancel)
 
     async def _stream(self, run: PlaygroundRun, session: str) -> AsyncIterator[str]:
         try:
@@ -153,7 +164,7 @@ class Playground:
             plain=plain,
         )
         try:
-            run = self._prepare(form, threading.Event())
+            run = self._prepare(form, form.to_request(), threading.Event())
             async for _ in self._stream(run, ""):
                 yield {"run_id": run.run_id, "finished": False}
         except DraftboardError as error:
@@ -164,3 +175,12 @@ class Playground:
 def visitor_language(request: gr.Request) -> str:
     """The language of the page that sent an event."""
     return request_language(Headers(dict(request.headers)))
+
+
+async def _exhaust(deltas: AsyncIterator[str]) -> None:
+    """Carries an accepted run to its end; followers read it from the board."""
+    try:
+        async for _ in deltas:
+            pass
+    except DraftboardError as error:  # the run's last event says it to the page
+        _log.info("A run failed: %s", error)

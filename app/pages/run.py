@@ -52,7 +52,7 @@ def begin_json(run_id: str, form: PlaygroundForm, saved: bool, at: datetime) -> 
 def finish_json(status: str, results: Mapping[Lane, RequestResult], greedy: bool, error: str | None = None) -> dict[str, Any]:
     """The last event of a run; greedy runs with both lanes are compared token by token."""
     main, plain = results.get("main"), results.get("plain")
-    out: dict[str, Any] = {"k": "fin", "status": status, "error": error, "cmp": None, "speedup": None}
+    out: dict[str, Any] = {"k": "fin", "status": status, "error": error, "cmp": None, "speedup": None, "warn": None}
     if main is not None and plain is not None:
         out["speedup"] = speedup(main.metrics, plain.metrics)
         if greedy:
@@ -88,6 +88,11 @@ class PlaygroundRun:
     _lane: Lane = "main"
     _live: LiveRun | None = None
     _handle: RequestHandle | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """The engine has taken the first lane: the run is on the board, and every fault from now on is one of its events."""
+        return self._live is not None
 
     async def stream(self) -> AsyncIterator[str]:
         """Deltas as JSON text, the first at once; closing the iterator cancels the request within one engine step.
@@ -202,6 +207,7 @@ class PlaygroundRun:
                 self.store.finish_run(self.run_id, status, self._summary(last))
             except UserError as refused:
                 self.warning = str(refused)
+        last["warn"] = self.warning  # not before: the store may have refused the end
         live.add(last)
         live.finished = True
         self._over = True

@@ -1,10 +1,15 @@
-/* The board: takes numbered deltas, draws them once, and asks for what it missed. */
+/* The board: listens to a run's numbered deltas, draws them once, and asks for what it missed. */
 (() => {
   "use strict";
   const D = window.Draftboard;
   const { el, t } = D;
   const POLL_MS = 900;
+  const SILENT_MS = 15000; // a stream that is open may be silent that long: a run can wait or read a long prompt
   const LOST_AFTER = 4;
+  // Every drawing costs the engine on the same machine: tokens come at once, numbers as fast as anybody reads them.
+  const NUMBERS_MS = 250;
+  const STEPS_MS = 1000;
+  const PLOTS_MS = 1000;
 
   const newRun = (id) => ({
     id,
@@ -26,14 +31,23 @@
       this.seen = new Set();
       this.run = null;
       this.fetching = false;
-      this.stream = new D.TokenStream((index) => this.steps.highlight(index));
-      this.steps = new D.StepList((index) => this.stream.highlight(index));
+      this.source = null;
+      this.paces = [
+        new D.Pace(NUMBERS_MS, () => this.drawNumbers()),
+        new D.Pace(STEPS_MS, () => this.steps.draw(this.run.done)),
+        new D.Pace(PLOTS_MS, () => this.panel.drawPlots(this.run)),
+        new D.Pace(PLOTS_MS, () => this.tree.draw()),
+      ];
+      this.stream = new D.TokenStream((index) => this.point(index, this.steps));
+      this.steps = new D.StepList((index) => this.point(index, this.stream));
+      this.tree = new D.DraftTree((step, draft) => this.stream.describe({ step, draft, text: draft.text, role: D.fateName(draft) }));
       this.panel = new D.Panel();
       this.recent = new D.RecentRuns(server, open);
       this.status = el("p", { class: "db-status", role: "status", "aria-live": "polite" });
       this.link = el("button", { type: "button", class: "db-link", hidden: true, text: t("run.link"), title: t("run.link.title") });
       this.link.addEventListener("click", () => this.copyLink());
       this.meter = el("div", { class: "db-meter", hidden: true }, el("span"));
+      this.unsaved = el("p", { class: "db-unsaved", role: "alert", hidden: true });
       this.empty = this.emptyState();
       this.plainText = el("pre", { class: "db-plain-text" });
       this.plainHead = el("span", { class: "db-plain-head" });
@@ -44,11 +58,13 @@
           { class: "db-main" },
           el("div", { class: "db-top" }, this.status, this.link, D.blanksSwitch(this.stream.node)),
           this.meter,
+          this.unsaved,
           D.legend(this.stream.node),
           el("div", { class: "db-stream-box" }, this.empty, this.stream.node),
           this.plain,
         ),
         this.panel.node,
+        this.tree.node,
         this.steps.node,
         this.recent.node,
       );
@@ -61,6 +77,12 @@
         }
       });
       setInterval(() => this.poll(), POLL_MS);
+    }
+
+    /** Shows a step that the person points at in the other places. */
+    point(index, other) {
+      other.highlight(index);
+      this.tree.point(index);
     }
 
     emptyState() {
@@ -91,6 +113,22 @@
         this.show(message.run);
       }
       this.apply(message);
+      this.follow();
+    }
+
+    /** Listens to the run until its end; while the stream is down, or another process runs it, the poll stands in. */
+    follow() {
+      const run = this.run;
+      if (run.done || this.source) return;
+      const source = new EventSource(`board/events/${encodeURIComponent(run.id)}?after=${run.seq}`);
+      source.onmessage = (event) => this.take(event.data);
+      source.onerror = () => this.unfollow(source);
+      this.source = source;
+    }
+
+    unfollow(source = this.source) {
+      source?.close();
+      if (this.source === source) this.source = null;
     }
 
     /** The person pressed Run: Stop works from now on, whatever the server does meanwhile. */
@@ -121,10 +159,12 @@
     }
 
     show(id) {
+      this.unfollow();
       this.seen.add(id);
       this.run = newRun(id);
       this.stream.reset();
       this.steps.reset();
+      this.tree.reset();
       this.panel.reset();
       this.plainText.textContent = "";
       this.plainHead.textContent = "";
@@ -132,6 +172,7 @@
       this.plain.open = false;
       this.meter.hidden = true;
       this.link.hidden = true;
+      this.unsaved.hidden = true;
     }
 
     apply(message) {
@@ -145,22 +186,32 @@
       if (!fresh.length) return;
       Object.assign(run.metrics, message.m);
       const steps = [];
+      let turned = false;
       for (const event of fresh) {
         if (event.k === "s" && event.l === "main") steps.push(D.readStep(event));
         else this.note(event);
         if (event.k === "s") {
           run.lane = event.l;
           run.batch = Math.max(run.batch, event.b ?? 1);
-        }
+        } else turned = true;
       }
       run.seq = message.seq;
       if (steps.length) {
         this.empty.hidden = true;
         this.stream.addAll(steps);
         this.steps.addAll(steps);
+        this.tree.addAll(steps);
       }
-      if (message.done) this.stream.flush(run.ended.main === "stop");
-      this.panel.update(run);
+      if (run.done) {
+        this.unfollow();
+        this.stream.flush(run.ended.main === "stop");
+      }
+      for (const pace of this.paces) pace.ask(turned);
+      this.stream.settle();
+    }
+
+    drawNumbers() {
+      this.panel.drawNumbers(this.run);
       this.describe();
     }
 
@@ -199,6 +250,8 @@
           run.comparison = event.cmp;
           run.speedup = event.speedup;
           run.error = event.error ?? run.error;
+          this.unsaved.hidden = !event.warn;
+          if (event.warn) this.unsaved.textContent = t("toast.unsaved", { reason: event.warn });
           this.recent.refresh();
           break;
       }
@@ -257,7 +310,10 @@
       try {
         const text = await this.server.snapshot([id, seq]);
         this.failures = 0;
-        if (text && this.run?.id === id) this.apply(JSON.parse(text));
+        if (text && this.run?.id === id) {
+          this.apply(JSON.parse(text));
+          this.follow();
+        }
       } catch {
         // The next poll tries again; a server that is gone for longer is said.
         this.failures = (this.failures ?? 0) + 1;
@@ -270,59 +326,10 @@
 
     poll() {
       this.busy(document.body.classList.contains("db-busy")); // the Stop button may have been drawn after us
-      if (this.run && !this.run.done && performance.now() - this.run.heard > POLL_MS) this.catchUp();
+      const patience = this.source?.readyState === EventSource.OPEN ? SILENT_MS : POLL_MS;
+      if (this.run && !this.run.done && performance.now() - this.run.heard > patience) this.catchUp();
     }
   }
-
-  /** The last runs of the store; a plain click opens one without leaving the page. */
-  class RecentRuns {
-    constructor(server, open) {
-      this.server = server;
-      this.open = open;
-      this.list = el("div", { class: "db-recent-list" });
-      this.node = el("section", { class: "db-recent" }, el("h2", { text: t("recent.title") }), this.list);
-      this.refresh();
-    }
-
-    async refresh() {
-      try {
-        this.draw(JSON.parse(await this.server.recent([])));
-      } catch {
-        this.draw([]);
-      }
-    }
-
-    draw(rows) {
-      if (!rows.length) {
-        this.list.replaceChildren(el("p", { class: "db-hint", text: t("recent.empty") }));
-        return;
-      }
-      this.list.replaceChildren(...rows.map((row) => this.row(row)));
-    }
-
-    row(row) {
-      const when = new Date(row.at);
-      const figures = [D.tOr(`drafter.${row.drafter}.label`, row.drafter), `γ ${row.gamma}`];
-      if (D.known(row.tps)) figures.push(`${D.num(row.tps, 1)} ${t("unit.tps")}`);
-      if (D.known(row.speedup)) figures.push(`${D.num(row.speedup, 2)}×`);
-      if (row.status !== "done") figures.push(D.tOr(`status.${row.status}`, row.status));
-      const link = el(
-        "a",
-        { class: "db-recent-row", href: `?run=${encodeURIComponent(row.id)}`, "data-run": row.id },
-        el("time", { datetime: when.toISOString(), text: when.toLocaleTimeString(D.lang, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }), title: when.toLocaleString(D.lang) }),
-        el("span", { class: "db-recent-prompt", text: row.prompt }),
-        el("span", { class: "db-recent-figures", text: figures.join(" · ") }),
-      );
-      link.addEventListener("click", (event) => {
-        if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
-        event.preventDefault();
-        this.open(row.id);
-      });
-      return link;
-    }
-  }
-
-  D.RecentRuns = RecentRuns;
 
   /** Called when Gradio has put the component on the page. */
   D.mountBoard = ({ element, props, watch, server, open }) => {

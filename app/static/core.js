@@ -25,6 +25,32 @@
     return node;
   };
 
+  /** Writes a text, or an attribute, only when it differs: the same again would be laid out and painted again. */
+  D.write = (node, text, attribute) => {
+    if (attribute) {
+      if (node.getAttribute(attribute) !== text) node.setAttribute(attribute, text);
+    } else if (node.textContent !== text) node.textContent = text;
+  };
+
+  /** Calls `draw` at most once in `ms`, at once where the last time is long enough ago, and always after the last `ask`. */
+  D.Pace = class {
+    constructor(ms, draw) {
+      Object.assign(this, { ms, draw, last: -Infinity, timer: null });
+    }
+
+    ask(now = false) {
+      const wait = this.last + this.ms - performance.now();
+      if (!now && wait > 0) {
+        this.timer ??= setTimeout(() => this.ask(true), wait + this.ms / 2); // the next delta is mostly sooner, and saves a frame
+        return;
+      }
+      clearTimeout(this.timer);
+      this.timer = null;
+      this.last = performance.now();
+      this.draw();
+    }
+  };
+
   const SVG = "http://www.w3.org/2000/svg";
   D.svg = (tag, attributes = {}, text) => {
     const node = document.createElementNS(SVG, tag);
@@ -36,10 +62,12 @@
   const DASH = "–";
   const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
   D.known = known;
-  D.num = (value, digits = 2) =>
-    known(value)
-      ? value.toLocaleString(D.lang, { minimumFractionDigits: digits, maximumFractionDigits: digits })
-      : DASH;
+  const formats = new Map(); // making one costs more than a hundred numbers
+  const format = (digits) => {
+    if (!formats.has(digits)) formats.set(digits, new Intl.NumberFormat(D.lang, { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+    return formats.get(digits);
+  };
+  D.num = (value, digits = 2) => (known(value) ? format(digits).format(value) : DASH);
   D.percent = (value, digits = 0) => (known(value) ? `${D.num(100 * value, digits)} %` : DASH);
   D.ms = (value) => {
     if (!known(value)) return DASH;

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, svg, t } = D;
+  const { el, svg, t, write } = D;
   const PARTS = ["draft", "verify", "other"];
   const SAME_SPEED = 0.02; // below 2 % nobody should speak of faster or slower
 
@@ -40,32 +40,41 @@
     }
 
     reset() {
-      for (const one of [this.tps, this.speedup, ...Object.values(this.small)]) one.value.textContent = "–";
+      for (const one of [this.tps, this.speedup, ...Object.values(this.small)]) write(one.value, "–");
       this.exact.hidden = true;
-      this.words.textContent = t("speed.notyet");
+      write(this.words, t("speed.notyet"));
       this.words.className = "db-words";
       this.speedup.node.className = "db-figure";
       this.drawTime([0, 0, 0, 0]);
       this.drawPositions([], 0);
     }
 
-    /** Draws the metrics of the run and what is known of plain decoding. */
-    update(run) {
-      const { main, plain } = run.metrics;
-      const shown = main ?? (run.ask.drafter === "null" ? plain : null);
+    /** The metrics that stand for the run: the drafter's, or those of plain decoding when that is what was asked for. */
+    shown(run) {
+      return run.metrics.main ?? (run.ask.drafter === "null" ? run.metrics.plain : null);
+    }
+
+    /** Writes the numbers of the run and what is known of plain decoding. */
+    drawNumbers(run) {
+      const shown = this.shown(run);
       if (shown) {
-        this.tps.value.textContent = D.num(shown.tps, 1);
-        this.small.rate.value.textContent = D.percent(shown.rate);
-        this.small.len.value.textContent = withUnit(shown.len, 2, "unit.len");
-        this.small.tpp.value.textContent = withUnit(shown.tpp, 2, "unit.tpp");
-        this.small.ttft.value.textContent = D.ms(shown.ttft);
-        this.small.waste.value.textContent = D.known(shown.waste) ? `${D.percent(shown.waste)} · ${D.ms(shown.waste_ms)}` : "–";
-        this.small.tokens.value.textContent = `${shown.n} ${t("unit.tokens")}`;
-        this.drawTime(shown.time);
-        this.drawPositions(shown.pos, shown.steps);
+        write(this.tps.value, D.num(shown.tps, 1));
+        write(this.small.rate.value, D.percent(shown.rate));
+        write(this.small.len.value, withUnit(shown.len, 2, "unit.len"));
+        write(this.small.tpp.value, withUnit(shown.tpp, 2, "unit.tpp"));
+        write(this.small.ttft.value, D.ms(shown.ttft));
+        write(this.small.waste.value, D.known(shown.waste) ? `${D.percent(shown.waste)} · ${D.ms(shown.waste_ms)}` : "–");
+        write(this.small.tokens.value, `${shown.n} ${t("unit.tokens")}`);
       }
       this.drawSpeedup(run);
       this.drawExact(run);
+    }
+
+    drawPlots(run) {
+      const shown = this.shown(run);
+      if (!shown) return;
+      this.drawTime(shown.time);
+      this.drawPositions(shown.pos, shown.steps);
     }
 
     drawSpeedup(run) {
@@ -85,10 +94,10 @@
       else if (run.lane === "plain" && !run.done) words = t("speed.measuring", { plain: D.num(plain?.tps, 1) });
       else if (run.done) words = t("speed.never");
       else words = t("speed.notyet");
-      this.speedup.value.textContent = ratio === null ? "–" : `${D.num(ratio, 2)}×`;
-      this.speedup.node.className = `db-figure ${tone}`;
-      this.words.className = `db-words ${tone}`;
-      this.words.textContent = words;
+      write(this.speedup.value, ratio === null ? "–" : `${D.num(ratio, 2)}×`);
+      write(this.speedup.node, `db-figure ${tone}`, "class");
+      write(this.words, `db-words ${tone}`, "class");
+      write(this.words, words);
     }
 
     drawExact(run) {
@@ -177,89 +186,5 @@
     }
   }
 
-  /** The list of steps: one row a target pass, its fates as small squares. */
-  class StepList {
-    constructor(onStep) {
-      this.onStep = onStep;
-      this.body = el("div", { class: "db-steps-body", role: "list", "aria-label": t("steps.label"), tabindex: "0" });
-      const head = el("div", { class: "db-step head", "aria-hidden": "true" });
-      for (const key of ["index", "fates", "accepted", "text", "ms"]) head.append(el("span", { text: t(`steps.${key}`), title: t(`def.steps.${key}`) }));
-      this.node = el("section", { class: "db-steps" }, el("h2", { text: t("steps.title") }), head, this.body);
-      this.body.addEventListener("mouseover", (event) => this.point(event.target.closest?.(".db-step")));
-      this.body.addEventListener("mouseleave", () => this.point(null));
-      this.body.addEventListener("keydown", (event) => this.onKey(event));
-      this.body.addEventListener("blur", () => this.point(null));
-      this.reset();
-    }
-
-    reset() {
-      this.rows = new Map();
-      this.lit = null;
-      this.body.replaceChildren(el("p", { class: "db-hint", text: t("steps.empty") }));
-    }
-
-    addAll(steps) {
-      if (!steps.length) return;
-      if (!this.rows.size) this.body.replaceChildren();
-      const follows = this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 40;
-      for (const step of steps) this.body.append(this.row(step));
-      if (follows) this.body.scrollTop = this.body.scrollHeight;
-    }
-
-    row(step) {
-      const accepted = step.drafts.filter((draft) => draft.fate === "A").length;
-      const fates = el("span", { class: "db-fates", "aria-hidden": "true" });
-      for (const draft of step.drafts.slice(0, 24)) fates.append(el("i", { class: draft.fate }));
-      const last = step.emitted.at(-1);
-      if (last && last.role !== "accepted") fates.append(el("i", { class: last.role }));
-      const text = step.emitted.map((token) => token.text).join("");
-      const times = t("steps.times", { draft: D.ms(step.draftMs), verify: D.ms(step.verifyMs), other: D.ms(step.commitMs + step.otherMs) });
-      const node = el(
-        "div",
-        { class: "db-step", role: "listitem", "data-step": step.index, title: times },
-        el("span", { class: "i", text: String(step.index) }),
-        fates,
-        el("span", { class: "n", text: step.drafts.length ? `${accepted}/${step.drafts.length}` : "–" }),
-        el("span", { class: "tx", text: text ? D.quote(text) : "" }),
-        el("span", { class: "ms", text: D.num(step.ms, 1) }),
-      );
-      const aria = { step: step.index, drafted: step.drafts.length, accepted, text, ms: D.num(step.ms, 1) };
-      node.setAttribute("aria-label", t("steps.aria", aria));
-      this.rows.set(step.index, node);
-      return node;
-    }
-
-    point(row) {
-      const index = row ? Number(row.dataset.step) : null;
-      this.highlight(index, false);
-      this.onStep(index);
-    }
-
-    highlight(index, reveal = true) {
-      if (this.lit === index) return;
-      this.rows.get(this.lit)?.classList.remove("on");
-      const row = this.rows.get(index);
-      row?.classList.add("on");
-      this.lit = index;
-      if (row && reveal) {
-        const [top, bottom] = [row.offsetTop, row.offsetTop + row.offsetHeight];
-        if (top < this.body.scrollTop) this.body.scrollTop = top;
-        else if (bottom > this.body.scrollTop + this.body.clientHeight) this.body.scrollTop = bottom - this.body.clientHeight;
-      }
-    }
-
-    onKey(event) {
-      const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-      if (!move || !this.rows.size) return;
-      event.preventDefault();
-      const indices = [...this.rows.keys()];
-      const at = indices.indexOf(this.lit);
-      const next = indices[Math.min(indices.length - 1, Math.max(0, at < 0 ? 0 : at + move))];
-      this.highlight(next);
-      this.onStep(next);
-    }
-  }
-
   D.Panel = Panel;
-  D.StepList = StepList;
 })();

@@ -5,7 +5,8 @@
   const { el, t } = D;
   const ROLES = { a: "accepted", c: "correction", b: "bonus", p: "plain" };
   const FATES = { A: "accepted", R: "rejected", U: "untested", I: "ignored" };
-  const BLOCK_STEPS = 60;
+  D.fateName = (draft) => FATES[draft.fate];
+  const BLOCK_STEPS = 8;
   const MARKS = ["accepted", "rejected", "correction", "bonus", "plain", "untested"];
 
   /** A step event in the shape that the views read: drafts and emitted tokens as objects. */
@@ -45,6 +46,7 @@
       this.chips = [];
       this.steps = new Map();
       this.count = 0;
+      this.follows = false;
       this.active = null;
       this.lit = null;
       this.node.replaceChildren();
@@ -52,11 +54,16 @@
       D.popover.hide();
     }
 
-    /** Appends steps; keeps the end in view unless the person scrolled up. Reads the layout once, however many steps there are. */
+    /** Appends steps; `settle` brings the end into view unless the person had scrolled up. */
     addAll(steps) {
-      const follows = this.node.scrollHeight - this.node.scrollTop - this.node.clientHeight < 40;
+      this.follows = this.node.scrollHeight - this.node.scrollTop - this.node.clientHeight < 40; // before anything changes it is free
       for (const step of steps) this.add(step);
-      if (follows) this.node.scrollTop = this.node.scrollHeight;
+    }
+
+    /** The one forced layout of an update: called when everything else is written. */
+    settle() {
+      if (this.follows) this.node.scrollTop = this.node.scrollHeight;
+      this.follows = false;
     }
 
     add(step) {

@@ -209,10 +209,15 @@ def test_the_flags_reach_the_engine(database: str) -> None:
         "3",
         "--draft-model",
         "other/model",
+        "--eagle",
+        "some/head",
+        "--medusa",
+        "none",
     ]
     assert main(["generate", "--prompt", "a", "--db", database, *flags], make_engine=make) == DONE
     (config,) = configs
     assert (config.model, config.draft_model, config.dtype) == ("some/model", "other/model", "fp32")
+    assert (config.eagle, config.medusa) == ("some/head", "none")
     assert (config.kv_budget_bytes, config.threads) == (64 << 20, 3)
 
 

@@ -65,6 +65,21 @@ def test_every_drafter_of_the_engine_has_a_name_and_a_line_in_every_language(lan
     assert [name for name in names if name not in texts(language)] == []
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_setting_and_every_choice_of_the_real_drafters_has_a_text(language: str) -> None:
+    from engine.drafters.draft_model import DraftModelDrafter
+    from engine.drafters.eagle import EagleDrafter
+    from engine.drafters.lookahead import LookaheadDrafter
+    from engine.drafters.medusa import MedusaDrafter
+    from engine.drafters.ngram import NgramDrafter
+
+    kinds = (DraftModelDrafter, EagleDrafter, LookaheadDrafter, MedusaDrafter, NgramDrafter)
+    names = [f"drafter.{kind.name}.{part}" for kind in kinds for part in ("label", "summary")]
+    names += [f"option.{option.name}" for kind in kinds for option in kind.options]
+    names += [f"choice.{choice}" for kind in kinds for option in kind.options for choice in option.choices]
+    assert [name for name in names if name not in texts(language)] == []
+
+
 def test_both_languages_fill_in_the_same_values() -> None:
     def places(language: str) -> dict[str, list[str]]:
         return {key: sorted(re.findall(r"\{(\w+)\}", value)) for key, value in texts(language).items()}

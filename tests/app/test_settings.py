@@ -28,10 +28,13 @@ def test_a_flag_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DRAFTBOARD_PORT", "9001")
     monkeypatch.setenv("DRAFTBOARD_KV_BUDGET", "64MiB")
     monkeypatch.setenv("DRAFTBOARD_DRAFT_MODEL", "")
+    monkeypatch.setenv("DRAFTBOARD_EAGLE", "")
+    monkeypatch.setenv("DRAFTBOARD_MEDUSA", "some/heads")
     settings = load_settings(port=9002, model=None)
     assert (settings.port, settings.kv_budget, settings.model, settings.draft_model) == (9002, 64 << 20, "embedded", None)
     config = settings.engine_config()
     assert (config.kv_budget_bytes, config.model) == (64 << 20, "embedded")
+    assert (config.draft_model, config.eagle, config.medusa) == (None, None, "some/heads")
 
 
 def test_the_database_lies_in_the_data_folder_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

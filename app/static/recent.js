@@ -1,0 +1,56 @@
+/* The last runs of the store. */
+(() => {
+  "use strict";
+  const D = window.Draftboard;
+  const { el, t } = D;
+
+  /** One link a run; a plain click opens one without leaving the page. */
+  class RecentRuns {
+    constructor(server, open) {
+      this.server = server;
+      this.open = open;
+      this.list = el("div", { class: "db-recent-list" });
+      this.node = el("section", { class: "db-recent" }, el("h2", { text: t("recent.title") }), this.list);
+      this.refresh();
+    }
+
+    async refresh() {
+      try {
+        this.draw(JSON.parse(await this.server.recent([])));
+      } catch {
+        this.draw([]);
+      }
+    }
+
+    draw(rows) {
+      if (!rows.length) {
+        this.list.replaceChildren(el("p", { class: "db-hint", text: t("recent.empty") }));
+        return;
+      }
+      this.list.replaceChildren(...rows.map((row) => this.row(row)));
+    }
+
+    row(row) {
+      const when = new Date(row.at);
+      const figures = [D.tOr(`drafter.${row.drafter}.label`, row.drafter), `γ ${row.gamma}`];
+      if (D.known(row.tps)) figures.push(`${D.num(row.tps, 1)} ${t("unit.tps")}`);
+      if (D.known(row.speedup)) figures.push(`${D.num(row.speedup, 2)}×`);
+      if (row.status !== "done") figures.push(D.tOr(`status.${row.status}`, row.status));
+      const link = el(
+        "a",
+        { class: "db-recent-row", href: `?run=${encodeURIComponent(row.id)}`, "data-run": row.id },
+        el("time", { datetime: when.toISOString(), text: when.toLocaleTimeString(D.lang, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }), title: when.toLocaleString(D.lang) }),
+        el("span", { class: "db-recent-prompt", text: row.prompt }),
+        el("span", { class: "db-recent-figures", text: figures.join(" · ") }),
+      );
+      link.addEventListener("click", (event) => {
+        if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+        event.preventDefault();
+        this.open(row.id);
+      });
+      return link;
+    }
+  }
+
+  D.RecentRuns = RecentRuns;
+})();

@@ -1,0 +1,103 @@
+/* The list of steps: one row a target pass, its fates as small squares. */
+(() => {
+  "use strict";
+  const D = window.Draftboard;
+  const { el, t } = D;
+
+  class StepList {
+    constructor(onStep) {
+      this.onStep = onStep;
+      this.body = el("div", { class: "db-steps-body", role: "list", "aria-label": t("steps.label"), tabindex: "0" });
+      const head = el("div", { class: "db-step head", "aria-hidden": "true" });
+      for (const key of ["index", "fates", "accepted", "text", "ms"]) head.append(el("span", { text: t(`steps.${key}`), title: t(`def.steps.${key}`) }));
+      this.node = el("section", { class: "db-steps" }, el("h2", { text: t("steps.title") }), head, this.body);
+      this.body.addEventListener("mouseover", (event) => this.point(event.target.closest?.(".db-step")));
+      this.body.addEventListener("mouseleave", () => this.point(null));
+      this.body.addEventListener("keydown", (event) => this.onKey(event));
+      this.body.addEventListener("blur", () => this.point(null));
+      this.visible = false;
+      new IntersectionObserver((entries) => {
+        this.visible = entries.at(-1).isIntersecting;
+        if (this.visible) this.draw();
+      }).observe(this.body);
+      this.reset();
+    }
+
+    reset() {
+      this.rows = new Map();
+      this.pending = [];
+      this.lit = null;
+      this.body.replaceChildren(el("p", { class: "db-hint", text: t("steps.empty") }));
+    }
+
+    /** Takes steps, which `draw` shows: rows that nobody sees cost nothing while a run goes on. */
+    addAll(steps) {
+      for (const step of steps) this.pending.push(step);
+    }
+
+    draw(all = false) {
+      if (!this.pending.length || !(all || this.visible)) return;
+      if (!this.rows.size) this.body.replaceChildren();
+      const follows = this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 40;
+      this.body.append(...this.pending.map((step) => this.row(step)));
+      this.pending = [];
+      if (follows) this.body.scrollTop = this.body.scrollHeight;
+    }
+
+    row(step) {
+      const accepted = step.drafts.filter((draft) => draft.fate === "A").length;
+      const fates = el("span", { class: "db-fates", "aria-hidden": "true" });
+      for (const draft of step.drafts.slice(0, 24)) fates.append(el("i", { class: draft.fate }));
+      const last = step.emitted.at(-1);
+      if (last && last.role !== "accepted") fates.append(el("i", { class: last.role }));
+      const text = step.emitted.map((token) => token.text).join("");
+      const times = t("steps.times", { draft: D.ms(step.draftMs), verify: D.ms(step.verifyMs), other: D.ms(step.commitMs + step.otherMs) });
+      const node = el(
+        "div",
+        { class: "db-step", role: "listitem", "data-step": step.index, title: times },
+        el("span", { class: "i", text: String(step.index) }),
+        fates,
+        el("span", { class: "n", text: step.drafts.length ? `${accepted}/${step.drafts.length}` : "–" }),
+        el("span", { class: "tx", text: text ? D.quote(text) : "" }),
+        el("span", { class: "ms", text: D.num(step.ms, 1) }),
+      );
+      const aria = { step: step.index, drafted: step.drafts.length, accepted, text, ms: D.num(step.ms, 1) };
+      node.setAttribute("aria-label", t("steps.aria", aria));
+      this.rows.set(step.index, node);
+      return node;
+    }
+
+    point(row) {
+      const index = row ? Number(row.dataset.step) : null;
+      this.highlight(index, false);
+      this.onStep(index);
+    }
+
+    highlight(index, reveal = true) {
+      if (this.lit === index) return;
+      if (index !== null) this.draw(true);
+      this.rows.get(this.lit)?.classList.remove("on");
+      const row = this.rows.get(index);
+      row?.classList.add("on");
+      this.lit = index;
+      if (row && reveal) {
+        const [top, bottom] = [row.offsetTop, row.offsetTop + row.offsetHeight];
+        if (top < this.body.scrollTop) this.body.scrollTop = top;
+        else if (bottom > this.body.scrollTop + this.body.clientHeight) this.body.scrollTop = bottom - this.body.clientHeight;
+      }
+    }
+
+    onKey(event) {
+      const move = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (!move || !this.rows.size) return;
+      event.preventDefault();
+      const indices = [...this.rows.keys()];
+      const at = indices.indexOf(this.lit);
+      const next = indices[Math.min(indices.length - 1, Math.max(0, at < 0 ? 0 : at + move))];
+      this.highlight(next);
+      this.onStep(next);
+    }
+  }
+
+  D.StepList = StepList;
+})();
