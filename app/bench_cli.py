@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.cli_common import DraftModel, Eagle, Medusa
 from engine.config import DrafterSpec, EngineConfig, GenerationRequest, SamplingParams
 
 bench_app = typer.Typer(help="Measure this machine, the engine and a peer.", no_args_is_help=True)
@@ -98,7 +99,10 @@ def exactness(
     tokens: Annotated[int, typer.Option(help="Most tokens of each answer.")] = 48,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
     gamma: Annotated[int, typer.Option(help="Draft tokens a step.")] = 4,
-    draft_model: Annotated[str | None, typer.Option(help="Adds the draft_model drafter with this model.")] = None,
+    draft_model: DraftModel = None,
+    eagle: Eagle = None,
+    medusa: Medusa = None,
+    tree: Annotated[int, typer.Option(help="Size of EAGLE's tree, which is measured beside its chain.")] = 24,
     model: Model = "embedded",
     dtype: Dtype = "fp32",
     json: Json = False,
@@ -108,15 +112,17 @@ def exactness(
     from engine.benchmark import exactness as measure
     from engine.engine import Engine
 
-    engine = Engine(EngineConfig(model=model, dtype=dtype, draft_model=draft_model))
+    engine = Engine(EngineConfig(model=model, dtype=dtype, draft_model=draft_model, eagle=eagle, medusa=medusa))
     chosen = spread_over_tasks(builtin_prompts() if prompts is None else read_prompts(prompts), limit)
     requests = [GenerationRequest(p.prompt, sampling=SamplingParams(max_tokens=tokens)) for p in chosen]
     specs = [DrafterSpec(d.name, gamma) for d in engine.info.drafters if d.available and d.lossless]
+    specs += [DrafterSpec("eagle", gamma, {"total_tokens": tree}) for spec in specs if spec.name == "eagle"]
     rows = measure(engine, requests, specs, _numbers(batch))
     table = Table("drafter", "batch", "equal", "of", "tokens", "first differences (position, logit gap)", title=engine.info.dtype)
     for row in rows:
         places = ", ".join(f"{d.position} ({'?' if d.gap is None else format(d.gap, '.3f')})" for d in row["differences"])
-        table.add_row(row["drafter"], str(row["batch_size"]), str(row["equal"]), str(row["prompts"]), str(row["tokens"]), places)
+        name = " ".join([row["drafter"], *(f"{option}={value}" for option, value in row["options"].items())])
+        table.add_row(name, str(row["batch_size"]), str(row["equal"]), str(row["prompts"]), str(row["tokens"]), places)
     _show(json, {"dtype": engine.info.dtype, "gamma": gamma, "rows": rows}, table)
 
 

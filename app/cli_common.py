@@ -22,7 +22,10 @@ from storage.store import Store
 Target = Annotated[
     str | None, typer.Option("--target", "--model", help="Target model: embedded, a local folder or a Hugging Face id.")
 ]
-DraftModel = Annotated[str | None, typer.Option(help="Model of the draft_model drafter: a local folder or a Hugging Face id.")]
+_SHIPPED = "a local folder or a Hugging Face id; the one that comes along when left out; none loads none."
+DraftModel = Annotated[str | None, typer.Option(help=f"Model of the draft_model drafter: {_SHIPPED}")]
+Eagle = Annotated[str | None, typer.Option(help=f"Head of the eagle drafter: {_SHIPPED}")]
+Medusa = Annotated[str | None, typer.Option(help=f"Heads of the medusa drafter: {_SHIPPED}")]
 Dtype = Annotated[str | None, typer.Option(help="auto (the fastest kernels), fp32, bf16, or fp16 (not on the CPU).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 KvBudget = Annotated[str | None, typer.Option(help="Most memory of keys and values, for example 1GiB.")]

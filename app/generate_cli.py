@@ -17,7 +17,9 @@ from app.cli_common import (
     Device,
     DraftModel,
     Dtype,
+    Eagle,
     KvBudget,
+    Medusa,
     Records,
     Target,
     Threads,
@@ -50,7 +52,7 @@ def generate(
     prompt_file: Annotated[
         Path | None, typer.Option(help="A text file, or a .jsonl file with one prompt; - is standard input.")
     ] = None,
-    drafter: Annotated[str, typer.Option(help="null, ngram, lookahead or draft_model.")] = "ngram",
+    drafter: Annotated[str, typer.Option(help="null, ngram, lookahead, draft_model, eagle or medusa.")] = "ngram",
     gamma: Annotated[int, typer.Option(help="Draft tokens a step, 0 to 16; 0 is plain decoding.")] = 4,
     option: Annotated[list[str] | None, typer.Option(help="A setting of the drafter, name=value; may be repeated.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -64,6 +66,8 @@ def generate(
     no_store: Annotated[bool, typer.Option("--no-store", help="Do not keep the run.")] = False,
     target: Target = None,
     draft_model: DraftModel = None,
+    eagle: Eagle = None,
+    medusa: Medusa = None,
     dtype: Dtype = None,
     device: Device = None,
     kv_budget: KvBudget = None,
@@ -78,7 +82,15 @@ def generate(
         chat_template=not no_chat_template,
     )
     settings = load_settings(
-        model=target, draft_model=draft_model, dtype=dtype, device=device, kv_budget=kv_budget, threads=threads, db=db
+        model=target,
+        draft_model=draft_model,
+        eagle=eagle,
+        medusa=medusa,
+        dtype=dtype,
+        device=device,
+        kv_budget=kv_budget,
+        threads=threads,
+        db=db,
     )
     make_engine: MakeEngine = ctx.obj
     console = Console(stderr=True)

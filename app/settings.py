@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     port: int = Field(default=7860, ge=0, le=65535)
     model: str = Field(default=EMBEDDED_MODEL, min_length=1)
     draft_model: str | None = None
+    eagle: str | None = None
+    medusa: str | None = None
     dtype: str = "auto"
     device: str = "auto"
     kv_budget: int = 0
@@ -71,7 +73,7 @@ class Settings(BaseSettings):
     def _expand_home(cls, value: Path) -> Path:
         return value.expanduser()
 
-    @field_validator("draft_model")
+    @field_validator("draft_model", "eagle", "medusa")
     @classmethod
     def _empty_is_none(cls, value: str | None) -> str | None:
         return value or None
@@ -88,6 +90,8 @@ class Settings(BaseSettings):
         return EngineConfig(
             model=self.model,
             draft_model=self.draft_model,
+            eagle=self.eagle,
+            medusa=self.medusa,
             dtype=self.dtype,
             device=self.device,
             kv_budget_bytes=self.kv_budget,

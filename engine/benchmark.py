@@ -106,7 +106,7 @@ def exactness(
     """Greedy output of each drafter at each batch size against plain decoding at batch 1.
 
     Returns:
-        One row a drafter and batch size: drafter, gamma, batch_size, prompts, equal, tokens, differences.
+        One row a drafter and batch size: drafter, gamma, options, batch_size, prompts, equal, tokens, differences.
     """
     plain = [engine.generate([replace(r, drafter=DrafterSpec("null", 0), trace=True)])[0] for r in requests]
     gaps = [[token.gap for step in result.steps for token in step.emitted] for result in plain]
@@ -126,6 +126,7 @@ def exactness(
                 {
                     "drafter": spec.name,
                     "gamma": spec.gamma,
+                    "options": dict(spec.options),
                     "batch_size": batch,
                     "prompts": len(requests),
                     "equal": len(requests) - len(differences),

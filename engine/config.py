@@ -14,6 +14,7 @@ MAX_STOP_LENGTH = 100
 DTYPES = ("auto", "fp32", "fp16", "bf16")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 EMBEDDED_MODEL = "embedded"
+NO_DRAFTER = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class EngineConfig:
 
     Attributes:
         model: `embedded`, a local folder, or a Hugging Face id.
-        draft_model: the model of the `draft_model` drafter, or None when there is none.
+        draft_model: the model of the `draft_model` drafter: a folder or a Hugging Face id; None takes the one that comes with the
+            repository for this target, where there is one; `none` loads none.
+        eagle, medusa: the head of the `eagle` drafter and the heads of `medusa`, in the same way.
         dtype: `auto` takes the fastest kernels of the machine; `fp32` the plain ones.
         device: `auto` takes cuda, then mps, then cpu.
         kv_budget_bytes: most bytes of keys and values of the target; 0 takes 1 GiB on a CPU and half of the free memory of a GPU.
@@ -119,6 +122,8 @@ class EngineConfig:
 
     model: str = EMBEDDED_MODEL
     draft_model: str | None = None
+    eagle: str | None = None
+    medusa: str | None = None
     dtype: str = "auto"
     device: str = "auto"
     kv_budget_bytes: int = 0

@@ -29,6 +29,7 @@ class Draft:
         proposal: how siblings were chosen: `one_hot` (deterministic: q is 1 at the token), `with_replacement` (independent
             draws from q; also every sampled chain), `without_replacement` (draws from q with the elder siblings removed).
         window: the last `window` nodes are lookahead-window nodes: scored with the rest, never accepted, not draft tokens.
+        confidence: of each draft token, the product of the drafter's probabilities on its path, for people; None when not known.
 
     Example:
         The guesses "a b" and "a c" after the root, merged where they agree:
@@ -43,6 +44,7 @@ class Draft:
     probs: Tensor | None = None
     proposal: Proposal = "one_hot"
     window: int = 0
+    confidence: list[float] | None = None
 
     @staticmethod
     def empty() -> Draft:
@@ -99,6 +101,7 @@ class Draft:
             None if self.probs is None else self.probs[:kept],
             self.proposal,
             self.window,
+            None if self.confidence is None else self.confidence[:kept],
         )
 
     def check(self) -> bool:

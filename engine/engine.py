@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.config import EngineConfig, GenerationRequest
 from engine.draft import Draft
-from engine.drafters.base import Drafter, Outcome
+from engine.drafters.base import Drafter, Outcome, PromptChunk
 from engine.drafters.registry import check_options
 from engine.errors import InvalidRequestError, PromptTooLongError
 from engine.loading import Parts, load_parts
@@ -36,7 +36,7 @@ from engine.scheduler import ScheduledBatch, Scheduler
 from engine.sequence import Sequence
 from engine.tokenizer import TextStream
 from engine.trace import Scores, score_rows, step_record
-from engine.verify import Verdict, verify_greedy, verify_sampled
+from engine.verify import Verdict, verify_greedy
 
 T = TypeVar("T")
 
@@ -49,6 +49,13 @@ class _Scored(NamedTuple):
     logits: Tensor
     argmax: list[int]
     hidden: tuple[Tensor, ...]
+
+
+class _Pass(NamedTuple):
+    """What a target pass gave: rows to verify, and the captured states of prompt chunks."""
+
+    scored: list[_Scored]
+    chunks: list[PromptChunk]
 
 
 class Engine:
@@ -143,6 +150,10 @@ class Engine:
                     results[event.request_id] = event.result
         return [results[request_id] for request_id in ids]
 
+    def draft_kv_bytes(self) -> dict[str, int]:
+        """Bytes of keys and values that each drafter holds now, by its name."""
+        return {name: drafter.kv_bytes() for name, drafter in self._drafters.items()}
+
     def close(self) -> None:
         """Drop all requests and give back their memory."""
         for sequence in list(self._sequences.values()):
@@ -153,7 +164,7 @@ class Engine:
         scheduled = time.perf_counter()
         drafts = self._propose(batch.decode)
         drafted = time.perf_counter()
-        scored = self._forward(batch, drafts)
+        scored, chunks = self._forward(batch, drafts)
         verified = time.perf_counter()
         outcomes: list[Outcome] = []
         shown: list[tuple[Sequence, list[StepRecord]]] = []
@@ -165,6 +176,9 @@ class Engine:
             shown.append((item.sequence, self._commit(item, verdict, record)))
             if item.sequence.finish_reason is None:
                 outcomes.append(Outcome(item.sequence, item.draft, verdict, item.argmax, item.hidden))
+        seen = [chunk for chunk in chunks if chunk.sequence.finish_reason is None]
+        for drafter, prompts in _by_drafter(seen, lambda chunk: chunk.sequence.drafter):
+            drafter.observe_prompt(prompts)
         for drafter, share in _by_drafter(outcomes, lambda outcome: outcome.sequence.drafter):
             drafter.observe(share)
         end = time.perf_counter()
@@ -182,7 +196,7 @@ class Engine:
                 drafts[sequence.seq_id] = draft
         return drafts
 
-    def _forward(self, batch: ScheduledBatch, drafts: dict[str, Draft]) -> list[_Scored]:
+    def _forward(self, batch: ScheduledBatch, drafts: dict[str, Draft]) -> _Pass:
         """The one target pass; prompt chunks that do not end the prompt give nothing to verify."""
         rows: list[Row] = []
         counts: list[int] = []
@@ -200,16 +214,20 @@ class Engine:
             rows.append(Row(pool.lane(sequence.seq_id), begin, sequence.token_ids[begin:end]))
             counts.append(1 if end == len(sequence.token_ids) else 0)
             owners.append((sequence, Draft.empty()))
-        capture = tuple(sorted({layer for sequence, _ in owners for layer in sequence.drafter.capture}))
+        capture = tuple(sorted({layer for sequence, _ in owners for layer in sequence.capture}))
         output = self.target.forward(rows, counts, capture)
         scored: list[_Scored] = []
+        chunks: list[PromptChunk] = []
         for i, (sequence, draft) in enumerate(owners):
+            hidden = tuple(output.hidden[capture.index(layer)][i] for layer in sequence.capture)
+            if i >= len(batch.decode) and hidden:
+                chunks.append(PromptChunk(sequence, rows[i].start, hidden))
             if counts[i]:
-                hidden = tuple(output.hidden[capture.index(layer)][i] for layer in sequence.drafter.capture)
-                scored.append(_Scored(sequence, draft, output.logits[i], output.argmax[i], hidden))
+                shown = tuple(states[-counts[i] :] for states in hidden)
+                scored.append(_Scored(sequence, draft, output.logits[i], output.argmax[i], shown))
             else:
                 sequence.num_computed = rows[i].end
-        return scored
+        return _Pass(scored, chunks)
 
     def _verify(self, item: _Scored) -> tuple[Verdict, Scores | None]:
         sampling, draft = item.sequence.sampling, item.draft
@@ -218,7 +236,7 @@ class Engine:
             verdict = verify_greedy(draft, item.argmax)
         else:
             probs = target_probs(item.logits[: draft.num_draft + 1], sampling)
-            verdict = verify_sampled(draft, probs, item.sequence.random)
+            verdict = item.sequence.drafter.verify(item.sequence, draft, probs)
         return verdict, score_rows(draft, verdict, item.logits, probs) if item.sequence.request.trace else None
 
     def _commit(self, item: _Scored, verdict: Verdict, record: StepRecord) -> list[StepRecord]:
@@ -259,7 +277,7 @@ class Engine:
             len(sequence.prompt_ids),
             output.token_ids,
             reason,
-            sequence.drafter.lossless,
+            sequence.drafter.keeps_output(sequence),
             sequence.metrics.snapshot(timings),
             timings,
             sequence.steps,

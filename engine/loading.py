@@ -1,30 +1,23 @@
-"""Puts the engine's parts together: device, threads, models, tokenizer, drafters."""
+"""Puts the engine's parts together: device, threads, target, tokenizer, drafters."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
 import psutil
 import torch
 
 from engine.config import EngineConfig
+from engine.drafter_loading import Progress, Target, load_drafters
 from engine.drafters.base import Drafter
-from engine.drafters.draft_model import DraftModelDrafter
-from engine.drafters.lookahead import LookaheadDrafter
-from engine.drafters.ngram import NgramDrafter
-from engine.drafters.null import NullDrafter
 from engine.errors import InvalidRequestError
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder
-from engine.models.decoder import DecoderLike
 from engine.models.kernel import choose_kernel
-from engine.models.loader import ModelFiles, load_tensors, locate
-from engine.records import DrafterInfo, EngineInfo
-from engine.tokenizer import Tokenizer, check_same_tokens
-
-Progress = Callable[[str, float], None]
+from engine.models.loader import load_tensors, locate
+from engine.records import EngineInfo
+from engine.tokenizer import Tokenizer
 
 
 class Parts(NamedTuple):
@@ -52,13 +45,11 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
     decoder = make_decoder(files.spec, load_tensors(files), kernel, device, threads)
     length = min(config.max_model_len or files.spec.max_position_embeddings, files.spec.max_position_embeddings)
     budget = config.kv_budget_bytes or _default_budget(device)
-    target = _runner(decoder, config, length, budget)
-    drafters: dict[str, Drafter] = {d.name: d for d in (NullDrafter(), NgramDrafter(), LookaheadDrafter(tokenizer.eos_ids))}
-    if config.draft_model is not None:
-        progress("Loading the draft model", 0.85)
-        drafters[DraftModelDrafter.name] = _draft_model(
-            config, files, target, tokenizer, length, config.draft_kv_budget_bytes or budget // 4, threads
-        )
+    runner = ModelRunner(
+        decoder, max_sequences=config.max_batch_size, max_tokens=length, budget_bytes=budget, block_size=config.block_size
+    )
+    target = Target(files, tokenizer, runner, length, threads)
+    loaded = load_drafters(config, target, config.draft_kv_budget_bytes or budget // 4, progress)
     progress("Ready", 1.0)
     info = EngineInfo(
         model=files.name,
@@ -72,12 +63,14 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         device=_device_name(device),
         threads=threads,
         kv_budget_bytes=budget,
-        kv_bytes_per_token=target.bytes_per_token,
-        draft_model=config.draft_model,
-        drafters=_infos(drafters),
+        kv_bytes_per_token=runner.bytes_per_token,
+        draft_model=loaded.sources["draft_model"],
+        drafters=loaded.infos(),
         special_tokens=tokenizer.special_tokens,
+        eagle=loaded.sources["eagle"],
+        medusa=loaded.sources["medusa"],
     )
-    return Parts(target, tokenizer, drafters, info)
+    return Parts(runner, tokenizer, loaded.drafters, info)
 
 
 def choose_device(name: str) -> torch.device:
@@ -98,50 +91,12 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _runner(decoder: DecoderLike, config: EngineConfig, length: int, budget_bytes: int) -> ModelRunner:
-    return ModelRunner(
-        decoder, max_sequences=config.max_batch_size, max_tokens=length, budget_bytes=budget_bytes, block_size=config.block_size
-    )
-
-
-def _draft_model(
-    config: EngineConfig,
-    target_files: ModelFiles,
-    target: ModelRunner,
-    tokenizer: Tokenizer,
-    length: int,
-    budget: int,
-    threads: int,
-) -> DraftModelDrafter:
-    assert config.draft_model is not None, "asked for only when there is a draft model"
-    files = locate(config.draft_model, lambda message, fraction: None)
-    same = files.folder == target_files.folder
-    if not same:
-        check_same_tokens(tokenizer, Tokenizer(files.folder))
-    # The target drafting for itself (a check that everything is accepted) shares the weights, not the KV.
-    decoder = target.decoder
-    if not same:
-        kernel = choose_kernel(config.dtype, target.decoder.device, files.spec)
-        decoder = make_decoder(files.spec, load_tensors(files), kernel, target.decoder.device, threads)
-    runner = _runner(decoder, config, min(length, files.spec.max_position_embeddings), budget)
-    return DraftModelDrafter(runner, target_files.spec.vocab_size)
-
-
 def _default_budget(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 2
     if device.type == "mps":
         return max(1 << 30, (torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()) // 2)
     return 1 << 30
-
-
-def _infos(drafters: dict[str, Drafter]) -> tuple[DrafterInfo, ...]:
-    infos = [drafter.info() for drafter in drafters.values()]
-    if DraftModelDrafter.name not in drafters:
-        missing = DraftModelDrafter
-        reason = "no draft model is loaded; start with --draft-model FOLDER_OR_ID"
-        infos.append(DrafterInfo(missing.name, missing.label, missing.summary, missing.lossless, (), False, reason))
-    return tuple(infos)
 
 
 def _device_name(device: torch.device) -> str:

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from engine.kv_pool import KVPool
 from engine.models.attention import Row
-from engine.models.decoder import POSITION_MARGIN, DecoderLike
+from engine.models.decoder import DecoderLike
+from engine.pooled_cache import PooledCache
 
 T = TypeVar("T")
 
@@ -27,30 +27,18 @@ class RowsOutput(NamedTuple):
     hidden: list[list[Tensor]]
 
 
-class ModelRunner:
-    """One model, its cache and the pool that accounts for it.
+class ModelRunner(PooledCache):
+    """One model with its cache.
 
     Args:
         decoder: the model.
-        max_sequences: most sequences at once (lanes).
-        max_tokens: longest context of a sequence.
-        budget_bytes: of keys and values of all sequences together.
-        block_size: tokens of a KV block.
+        sizes: see `PooledCache`: max_sequences, max_tokens, budget_bytes, block_size.
     """
 
-    def __init__(self, decoder: DecoderLike, *, max_sequences: int, max_tokens: int, budget_bytes: int, block_size: int) -> None:
-        spec = decoder.spec
+    def __init__(self, decoder: DecoderLike, **sizes: int) -> None:
         self.decoder = decoder
-        self.bytes_per_token = spec.kv_bytes_per_token(decoder.kernel.kv.itemsize)
-        budget_tokens = budget_bytes // self.bytes_per_token
-        lane_tokens = max(1, min(max_tokens + POSITION_MARGIN, budget_tokens // block_size * block_size))
-        if decoder.device.type != "cpu":
-            # A device's arena is real memory from the start, so the lanes together must stay within the budget.
-            max_sequences = max(1, min(max_sequences, budget_tokens // lane_tokens))
-        # The pool keeps the exact length: behind it the rotary table ends.
-        self.pool = KVPool(max_sequences, lane_tokens, budget_tokens, block_size)
-        whole_pages = -(-lane_tokens // 64) * 64
-        self.cache = decoder.make_cache(max_sequences, whole_pages)
+        per_token = decoder.spec.kv_bytes_per_token(decoder.kernel.kv.itemsize)
+        super().__init__(decoder.make_cache, per_token, decoder.device, **sizes)
 
     def forward(self, rows: Sequence[Row], logit_counts: Sequence[int], capture: tuple[int, ...] = ()) -> RowsOutput:
         """One pass over rows in any order; `logit_counts[i]` says of how many of row i's last tokens logits are wanted."""
@@ -61,11 +49,6 @@ class ModelRunner:
         argmax = _in_order([best.tolist() for best in row_argmax(output.logits).split(wanted)], order)
         lengths = [len(rows[i].token_ids) for i in order]
         return RowsOutput(logits, argmax, [_in_order(hidden.split(lengths), order) for hidden in output.hidden])
-
-    def close(self, seq_id: str) -> None:
-        """Give back a sequence's lane, blocks and memory; nothing happens when it holds none."""
-        if self.pool.holds(seq_id):
-            self.cache.release(self.pool.close(seq_id))
 
     def keep(self, seq_id: str, start: int, path: Sequence[int]) -> None:
         """Commit: keep the root at slot `start` and the draft tokens `path` behind it, free the rest.

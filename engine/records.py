@@ -55,6 +55,7 @@ class DraftToken:
         distribution
             after temperature, top-k and top-p; at temperature 0 it is the plain softmax, and the rule is "equals the argmax".
         u: the uniform draw that decided, None when nothing was drawn (greedy, untested).
+        confidence: the product of the drafter's probabilities on its path; None when not traced or the drafter has none.
         text: what it spells, for showing; broken UTF-8 is shown as replacement characters.
     """
 
@@ -65,6 +66,7 @@ class DraftToken:
     p: float | None = None
     u: float | None = None
     text: str = ""
+    confidence: float | None = None
 
 
 @dataclass(slots=True)
@@ -200,7 +202,7 @@ Event = Queued | Started | Stepped | Preempted | Finished
 
 @dataclass(frozen=True, slots=True)
 class DrafterOption:
-    """One setting of a drafter, as the page and the command line offer it."""
+    """One setting of a drafter, as the page and the command line offer it; choices in `lossy` may change the output."""
 
     name: str
     label: str
@@ -208,6 +210,7 @@ class DrafterOption:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    lossy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,3 +245,5 @@ class EngineInfo:
     draft_model: str | None
     drafters: tuple[DrafterInfo, ...]
     special_tokens: Mapping[int, str] = field(default_factory=dict)
+    eagle: str | None = None
+    medusa: str | None = None

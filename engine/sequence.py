@@ -58,7 +58,7 @@ class Sequence:
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
         self.random = RandomStream(self.sampling.seed)
-        self.metrics = MetricsAccumulator(self.gamma, chain=self.drafter.chain)
+        self.metrics = MetricsAccumulator(self.gamma, chain=self.drafter.drafts_chains(self.options))
 
     @property
     def sampling(self) -> SamplingParams:
@@ -67,6 +67,11 @@ class Sequence:
     @property
     def gamma(self) -> int:
         return self.request.drafter.gamma
+
+    @property
+    def capture(self) -> tuple[int, ...]:
+        """Layers of the target whose hidden states the drafter needs; none when it never drafts."""
+        return self.drafter.capture if self.gamma else ()
 
     @property
     def num_output(self) -> int:

@@ -57,6 +57,7 @@ def step_record(sequence: Sequence, draft: Draft, verdict: Verdict, scores: Scor
         token = DraftToken(draft.token_ids[i], draft.parents[i], verdict.fates[i], u=verdict.draws[i])
         if scores is not None:
             token.p, token.q, token.text = scores.draft_p[i], scores.draft_q[i], tokenizer.token_text(token.id)
+            token.confidence = None if draft.confidence is None else draft.confidence[i]
         drafted.append(token)
     emitted = [EmittedToken(draft.token_ids[i], Role.ACCEPTED, draft=i) for i in verdict.path]
     emitted.append(EmittedToken(verdict.next_token, verdict.next_role))

@@ -27,6 +27,25 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
+def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes heads: `tiny_head("eagle" | "eagle3" | "medusa", target_folder, …)`, see `tests.heads`; equal arguments share one."""
+    folders: dict[str, Path] = {}
+
+    def make(kind: str, target: Path, **options: Any) -> Path:
+        # Imported here: tests without a model need not wait for torch.
+        from tests.heads import eagle_folder, medusa_folder
+
+        key = f"{kind} {target} {sorted(options.items())}"
+        if key not in folders:
+            folder = tmp_path_factory.mktemp(kind)
+            made = medusa_folder(folder, target, **options) if kind == "medusa" else eagle_folder(folder, target, kind, **options)
+            folders[key] = made
+        return folders[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def embedded_files() -> Any:
     """The packaged SmolLM2 as `ModelFiles`, converted into the user's cache where it is not there yet."""
     from engine.models.loader import locate

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.draft import Draft
 from engine.records import DrafterInfo, DrafterOption
 from engine.sequence import Sequence
-from engine.verify import Verdict
+from engine.verify import Verdict, verify_sampled
 
 
 class Outcome(NamedTuple):
@@ -22,13 +22,28 @@ class Outcome(NamedTuple):
         draft: what was proposed.
         verdict: what was accepted.
         argmax: the target's most likely token at the root and at each draft node, window nodes included.
-        hidden: captured hidden states of the root and each node, [nodes + 1, hidden] a layer; empty when not asked for.
+        hidden: captured hidden states of the root and each node, [nodes + 1, hidden] a layer; empty when not asked for. Where the
+            step ended the prompt, the root is the prompt's last token, which was in the last `PromptChunk` too.
     """
 
     sequence: Sequence
     draft: Draft
     verdict: Verdict
     argmax: list[int]
+    hidden: tuple[Tensor, ...]
+
+
+class PromptChunk(NamedTuple):
+    """Context tokens that the target computed without drafting: a prompt, or after a preemption everything again.
+
+    Attributes:
+        sequence: after the step: of a chunk that ends the prompt the first output token is known.
+        start: position of the first token.
+        hidden: captured hidden states, [tokens, hidden] a layer.
+    """
+
+    sequence: Sequence
+    start: int
     hidden: tuple[Tensor, ...]
 
 
@@ -39,7 +54,7 @@ class Drafter(ABC):
         name, label, summary: for people.
         lossless: False when the output may differ from the target's own.
         chain: True when drafts are chains, False when they are trees.
-        capture: layers of the target whose hidden states `observe` needs.
+        capture: layers of the target whose hidden states `observe` needs (of an instance where they depend on what is loaded).
         options: the settings a request may give.
     """
 
@@ -48,12 +63,21 @@ class Drafter(ABC):
     summary: ClassVar[str]
     lossless: ClassVar[bool] = True
     chain: ClassVar[bool] = True
-    capture: ClassVar[tuple[int, ...]] = ()
+    capture: tuple[int, ...] = ()
     options: ClassVar[tuple[DrafterOption, ...]] = ()
 
     def max_nodes(self, gamma: int, options: dict[str, Any]) -> int:
         """Most draft nodes of a step, window nodes included: the KV slots to reserve."""
         return gamma
+
+    def drafts_chains(self, options: dict[str, Any]) -> bool:
+        """Whether a request with these settings gets chains."""
+        return self.chain
+
+    def keeps_output(self, sequence: Sequence) -> bool:
+        """Whether this request's output is the target's own: a lossy choice counts above temperature 0, where it is at work."""
+        lossy = any(sequence.options[option.name] in option.lossy for option in self.options)
+        return self.lossless and (sequence.sampling.greedy or not lossy)
 
     def start(self, sequence: Sequence) -> None:  # noqa: B027 - most drafters need no preparation
         """A sequence begins to decode: called once, before its first `propose`."""
@@ -63,6 +87,16 @@ class Drafter(ABC):
         """Draft for each sequence (one pass per depth for all of them); `Draft.empty()` is always allowed.
 
         No path may be longer than `sequence.draft_depth`. Random numbers come from `sequence.random`.
+        """
+
+    def verify(self, sequence: Sequence, draft: Draft, probs: Tensor) -> Verdict:
+        """Decide above temperature 0; `probs` [draft tokens + 1, vocab] are the target's. Lossy rules override this."""
+        return verify_sampled(draft, probs, sequence.random)
+
+    def observe_prompt(self, chunks: Batch[PromptChunk]) -> None:  # noqa: B027 - most drafters learn nothing
+        """Learn the captured states of context tokens; called after the commit, before `observe`, for sequences that go on.
+
+        The chunks of a sequence come in order from position 0 on, and again after a preemption. Only with `capture`.
         """
 
     def observe(self, outcomes: Batch[Outcome]) -> None:  # noqa: B027 - most drafters learn nothing

@@ -120,4 +120,4 @@ class DraftModelDrafter(Drafter):
         self._runner.close(seq_id)
 
     def kv_bytes(self) -> int:
-        return self._runner.pool.used_blocks * self._runner.pool.block_size * self._runner.bytes_per_token
+        return self._runner.used_bytes

@@ -16,8 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from engine.draft import ancestor_mask
+from engine.kv_cache import KVCache
 
 # What starting one more attention call costs, in query-token × context-token units (about 20 µs).
 _CALL_COST = 100
@@ -113,6 +115,28 @@ def plan_attention(
         groups,
         [int(x) for x in offsets],
     )
+
+
+def grouped_attention(queries: Tensor, groups: Sequence[Group], cache: KVCache, layer: int) -> Tensor:
+    """Attention of packed, rotated queries [tokens, heads, head_dim] over a layer of the cache → [tokens, heads · head_dim]."""
+    parts = [_attend(queries, group, cache, layer) for group in groups]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend(queries: Tensor, group: Group, cache: KVCache, layer: int) -> Tensor:
+    keys, values = cache.read(layer, group.first_lane, group.lanes, group.context)
+    heads, head_dim = queries.shape[1:]
+    kv_heads = keys.shape[1]
+    fold = heads // kv_heads
+    q = queries[group.first_row : group.first_row + group.rows]
+    if group.pad is not None:
+        q = q[group.pad]
+    q = q.reshape(group.lanes, group.tokens, kv_heads, fold, head_dim).transpose(1, 2)
+    q = q.reshape(group.lanes, kv_heads, group.tokens * fold, head_dim)
+    out = F.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
+    out = out.view(group.lanes, kv_heads, group.tokens, fold, head_dim).transpose(1, 2)
+    out = out.reshape(group.lanes * group.tokens, heads * head_dim)
+    return out if group.unpad is None else out[group.unpad]
 
 
 def _spans(rows: Sequence[Row]) -> list[tuple[int, int]]:

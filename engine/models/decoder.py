@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.kv_cache import KVArena, KVCache
-from engine.models.attention import AttentionPlan, Group, Row, plan_attention
+from engine.models.attention import AttentionPlan, Row, grouped_attention, plan_attention
 from engine.models.kernel import Kernel
 from engine.models.rotary import interleave_rows, rotary_table, rotate
 from engine.models.spec import ModelSpec
@@ -200,19 +200,4 @@ class Decoder:
         qk = rotate(qk, angles)
         cache.write(index, plan.kv_rows, qk[:, spec.num_heads :], heads[:, rotated:])
         queries = qk[:, : spec.num_heads]
-        parts = [self._group_attention(index, group, queries, cache) for group in plan.groups]
-        return layer.out(parts[0] if len(parts) == 1 else torch.cat(parts))
-
-    def _group_attention(self, index: int, group: Group, queries: Tensor, cache: KVCache) -> Tensor:
-        spec = self.spec
-        keys, values = cache.read(index, group.first_lane, group.lanes, group.context)
-        q = queries[group.first_row : group.first_row + group.rows]
-        if group.pad is not None:
-            q = q[group.pad]
-        fold = spec.num_heads // spec.num_kv_heads
-        q = q.reshape(group.lanes, group.tokens, spec.num_kv_heads, fold, spec.head_dim).transpose(1, 2)
-        q = q.reshape(group.lanes, spec.num_kv_heads, group.tokens * fold, spec.head_dim)
-        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
-        out = out.view(group.lanes, spec.num_kv_heads, group.tokens, fold, spec.head_dim).transpose(1, 2)
-        out = out.reshape(group.lanes * group.tokens, spec.num_heads * spec.head_dim)
-        return out if group.unpad is None else out[group.unpad]
+        return layer.out(grouped_attention(queries, plan.groups, cache, index))

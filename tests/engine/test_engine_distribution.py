@@ -1,8 +1,8 @@
 """Sampled output of every drafter through the whole engine has the target's distribution.
 
-The exact joint distribution of the first three tokens comes from forward passes of the tiny target (top-k leaves few outcomes);
-the drafters are at work from the second token on. False-alarm odds of each test: 1e-6 (chi-squared, Wilson-Hilferty); seeds are
-fixed.
+The exact joint distribution of the first four tokens comes from forward passes of the tiny target (top-k leaves few outcomes);
+the drafters are at work from the second token on, with drafts of up to two tokens. False-alarm odds of each test: 1e-6
+(chi-squared, Wilson-Hilferty); seeds are fixed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,34 @@ from torch import Tensor
 from engine.config import DrafterSpec, EngineConfig, GenerationRequest, SamplingParams
 from engine.engine import Engine
 from engine.models.attention import Row
+from engine.records import RequestResult
 from engine.sampling import target_probs
 from tests.engine.chi_squared import assert_distributed
 
-RUNS = 3000
-TOP_K = 6
+RUNS = 2000
+TOP_K = 4
+LENGTH = 4
 Outcome = tuple[int, ...]
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_folder: Callable[..., Path]) -> Engine:
-    target, draft = tiny_folder(seed=1, layers=2), tiny_folder(seed=1, layers=2, noise=0.1)
-    config = EngineConfig(model=str(target), draft_model=str(draft), dtype="fp32", threads=1, max_batch_size=64)
+def target(tiny_folder: Callable[..., Path]) -> Engine:
+    return Engine(EngineConfig(model=str(tiny_folder(seed=1, layers=2)), dtype="fp32", threads=1))
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder: Callable[..., Path], tiny_head: Callable[..., Path], prompt: str) -> Engine:
+    """The target with a weaker draft model, and with heads that learnt what may follow the prompt."""
+    folder = tiny_folder(seed=1, layers=2)
+    config = EngineConfig(
+        model=str(folder),
+        draft_model=str(tiny_folder(seed=1, layers=2, noise=0.1)),
+        eagle=str(tiny_head("eagle3", folder, prompts=(prompt,), draft_vocab=100)),
+        medusa=str(tiny_head("medusa", folder, prompts=(prompt,), draft_vocab=100)),
+        dtype="fp32",
+        threads=1,
+        max_batch_size=64,
+    )
     return Engine(config)
 
 
@@ -43,37 +59,35 @@ def following(engine: Engine, prompt: str, tokens: Outcome = ()) -> dict[int, fl
 
 
 @pytest.fixture(scope="module")
-def prompt(engine: Engine) -> str:
+def prompt(target: Engine) -> str:
     """A prompt whose own pairs of tokens the (random) target likes to repeat: drafts copied from it are often accepted."""
     generator = torch.Generator().manual_seed(0)
 
     def repeats(text: str) -> float:
-        ids = engine.tokenizer.encode(text, True)
+        ids = target.tokenizer.encode(text, True)
         follower = dict(itertools.pairwise(ids))
-        likely = [(a, p) for a, p in following(engine, text).items() if a in follower]
-        return sum(p * following(engine, text, (a,)).get(follower[a], 0.0) for a, p in likely)
+        likely = [(a, p) for a, p in following(target, text).items() if a in follower]
+        return sum(p * following(target, text, (a,)).get(follower[a], 0.0) for a, p in likely)
 
     letters = torch.randint(97, 123, (150, 80), generator=generator).tolist()
     return max(("".join(map(chr, row)) for row in letters), key=repeats)
 
 
 @pytest.fixture(scope="module")
-def joint(engine: Engine, prompt: str) -> dict[Outcome, float]:
-    """Probability of each possible first three tokens."""
-    table: dict[Outcome, float] = {}
-    for a, p_a in following(engine, prompt).items():
-        for b, p_b in following(engine, prompt, (a,)).items():
-            for c, p_c in following(engine, prompt, (a, b)).items():
-                table[a, b, c] = p_a * p_b * p_c
+def joint(target: Engine, prompt: str) -> dict[Outcome, float]:
+    """Probability of each possible beginning of `LENGTH` tokens."""
+    table: dict[Outcome, float] = {(): 1.0}
+    for _ in range(LENGTH):
+        table = {(*o, t): p * q for o, p in table.items() for t, q in following(target, prompt, o).items()}
     return table
 
 
 def sampling(seed: int) -> SamplingParams:
-    return SamplingParams(temperature=0.8, top_k=TOP_K, seed=seed, max_tokens=3, ignore_eos=True)
+    return SamplingParams(temperature=0.8, top_k=TOP_K, seed=seed, max_tokens=LENGTH, ignore_eos=True)
 
 
 def test_the_joint_distribution_is_complete(joint: dict[Outcome, float]) -> None:
-    assert len(joint) == TOP_K**3
+    assert len(joint) == TOP_K**LENGTH
     assert sum(joint.values()) == pytest.approx(1, abs=1e-5)
 
 
@@ -82,15 +96,17 @@ SPECS = [
     DrafterSpec("ngram", 2, {"min_n": 1, "max_n": 2}),
     DrafterSpec("lookahead", 3, {"window": 3, "ngram": 3, "guesses": 4}),
     DrafterSpec("draft_model", 2),
+    DrafterSpec("eagle", 2),
+    DrafterSpec("eagle", 2, {"total_tokens": 12, "top_k": 3}),
+    DrafterSpec("medusa", 2),
 ]
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
-def test_three_tokens_are_distributed_as_the_target(
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"{s.name}{'-tree' if 'total_tokens' in s.options else ''}")
+def test_four_tokens_are_distributed_as_the_target(
     engine: Engine, prompt: str, joint: dict[Outcome, float], spec: DrafterSpec
 ) -> None:
-    requests = [GenerationRequest(prompt, drafter=spec, sampling=sampling(seed), trace=False) for seed in range(RUNS)]
-    results = engine.generate(requests)
+    results = run(engine, prompt, spec)
     counts = Counter(tuple(result.token_ids) for result in results)
     assert set(counts) <= set(joint)
     if spec.name != "null":
@@ -100,11 +116,25 @@ def test_three_tokens_are_distributed_as_the_target(
     assert_distributed(counted(counts, joint), probabilities(joint))
 
 
-def test_the_test_would_catch_a_greedy_third_token(joint: dict[Outcome, float]) -> None:
-    best = {pair: max(range(320), key=lambda c, pair=pair: joint.get((*pair, c), 0.0)) for pair in {k[:2] for k in joint}}
+def test_typical_acceptance_is_not_distributed_as_the_target_and_says_so(
+    engine: Engine, prompt: str, joint: dict[Outcome, float]
+) -> None:
+    results = run(engine, prompt, DrafterSpec("medusa", 2, {"acceptance": "typical"}))
+    assert not any(result.lossless for result in results)
+    with pytest.raises(AssertionError):
+        assert_distributed(counted(Counter(tuple(r.token_ids) for r in results), joint), probabilities(joint))
+
+
+def run(engine: Engine, prompt: str, spec: DrafterSpec) -> list[RequestResult]:
+    requests = [GenerationRequest(prompt, drafter=spec, sampling=sampling(seed), trace=False) for seed in range(RUNS)]
+    return engine.generate(requests)
+
+
+def test_the_test_would_catch_a_greedy_last_token(joint: dict[Outcome, float]) -> None:
+    best = {o: max(range(320), key=lambda t, o=o: joint.get((*o, t), 0.0)) for o in {key[:-1] for key in joint}}
     wrong: Counter[Outcome] = Counter()
     for outcome, p in joint.items():
-        wrong[(*outcome[:2], best[outcome[:2]])] += round(p * RUNS)
+        wrong[(*outcome[:-1], best[outcome[:-1]])] += round(p * RUNS)
     with pytest.raises(AssertionError):
         assert_distributed(counted(wrong, joint), probabilities(joint))
 

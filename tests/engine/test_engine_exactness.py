@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ PROMPTS = [
     "one two three one two three one two",
     "x",
     "The cat sat on the mat. The cat",
-] * 2
+] * 3
 SPECS = [
     DrafterSpec("ngram", 4),
     DrafterSpec("ngram", 16, {"min_n": 1, "max_n": 2, "match": "earliest"}),
@@ -28,7 +30,16 @@ SPECS = [
     DrafterSpec("lookahead", 7, {"window": 3, "ngram": 3, "guesses": 8, "pool_from_prompt": "no"}),
     DrafterSpec("draft_model", 1),
     DrafterSpec("draft_model", 5),
+    DrafterSpec("eagle", 4),
+    DrafterSpec("eagle", 4, {"total_tokens": 20, "top_k": 4}),
+    DrafterSpec("eagle", 2, {"total_tokens": 60}),
+    DrafterSpec("medusa", 4),
+    DrafterSpec("medusa", 2, {"nodes": 40}),
 ]
+
+
+def spec_id(spec: DrafterSpec) -> str:
+    return f"{spec.name}-{spec.gamma}-{'-'.join(map(str, spec.options.values()))}".rstrip("-")
 
 
 def request(prompt: str, spec: DrafterSpec | None = None, tokens: int = 40, **sampling: object) -> GenerationRequest:
@@ -37,15 +48,22 @@ def request(prompt: str, spec: DrafterSpec | None = None, tokens: int = 40, **sa
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_folder: TinyFolder) -> Engine:
-    """A target of 3 layers and a weaker draft model of the same tokenizer."""
-    config = EngineConfig(
-        model=str(tiny_folder(seed=1, layers=3)),
+def config(tiny_folder: TinyFolder, tiny_head: TinyFolder) -> EngineConfig:
+    """A target of 3 layers with a weaker draft model of the same tokenizer, and with drafting heads that are half right."""
+    target = tiny_folder(seed=1, layers=3)
+    return EngineConfig(
+        model=str(target),
         draft_model=str(tiny_folder(seed=1, layers=3, noise=0.1)),
+        eagle=str(tiny_head("eagle3", target)),
+        medusa=str(tiny_head("medusa", target)),
         dtype="fp32",
         threads=1,
         max_batch_size=16,
     )
+
+
+@pytest.fixture(scope="module")
+def engine(config: EngineConfig) -> Engine:
     return Engine(config)
 
 
@@ -56,10 +74,10 @@ def plain(engine: Engine) -> list[RequestResult]:
 
 def all_free(engine: Engine) -> bool:
     engine.target.pool.check_integrity()
-    return engine.target.pool.used_blocks == 0 and not engine.has_work()
+    return engine.target.pool.used_blocks == 0 and not any(engine.draft_kv_bytes().values()) and not engine.has_work()
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"{s.name}-{s.gamma}")
+@pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 def test_greedy_output_alone_equals_plain_decoding(engine: Engine, plain: list[RequestResult], spec: DrafterSpec) -> None:
     for prompt, expected in zip(PROMPTS, plain, strict=True):
         result = engine.generate([request(prompt, spec)])[0]
@@ -69,7 +87,7 @@ def test_greedy_output_alone_equals_plain_decoding(engine: Engine, plain: list[R
     assert all_free(engine)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"{s.name}-{s.gamma}")
+@pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 def test_greedy_output_in_a_batch_equals_plain_decoding(engine: Engine, plain: list[RequestResult], spec: DrafterSpec) -> None:
     results = engine.generate([request(prompt, spec) for prompt in PROMPTS])
     assert [r.token_ids for r in results] == [r.token_ids for r in plain]
@@ -106,14 +124,8 @@ def test_the_target_as_its_own_draft_model_is_accepted_entirely(tiny_folder: Tin
     assert all(step.emitted[-1].role is Role.BONUS for step in result.steps[1:])
 
 
-def test_preemption_keeps_the_output_and_frees_everything(tiny_folder: TinyFolder) -> None:
-    config = EngineConfig(
-        model=str(tiny_folder(seed=1, layers=3)),
-        draft_model=str(tiny_folder(seed=1, layers=3, noise=0.1)),
-        dtype="fp32",
-        threads=1,
-        max_batch_size=8,
-    )
+def test_preemption_keeps_the_output_and_frees_everything(config: EngineConfig) -> None:
+    config = replace(config, max_batch_size=8)
     roomy = Engine(config)
     expected = [roomy.generate([request(p, s, tokens=60)])[0] for p, s in zip(PROMPTS, SPECS, strict=False)]
     blocks = 14
@@ -134,24 +146,17 @@ def test_preemption_keeps_the_output_and_frees_everything(tiny_folder: TinyFolde
     assert all_free(tight)
 
 
-def test_a_prompt_longer_than_a_step_is_prefilled_in_chunks_beside_decoding(tiny_folder: TinyFolder) -> None:
-    config = EngineConfig(model=str(tiny_folder(seed=1, layers=3)), dtype="fp32", threads=1, max_step_tokens=16)
-    chunked = Engine(config)
+def test_a_prompt_longer_than_a_step_is_prefilled_in_chunks_beside_decoding(config: EngineConfig) -> None:
+    chunked = Engine(replace(config, max_step_tokens=16))
     whole = Engine(replace(config, max_step_tokens=512))
     prompts = ["short", "long " * 40, "also long, " * 20]
     expected = [whole.generate([request(p)])[0].token_ids for p in prompts]
-    assert [r.token_ids for r in chunked.generate([request(p, DrafterSpec("ngram", 4)) for p in prompts])] == expected
+    for name in ("ngram", "eagle", "medusa"):
+        assert [r.token_ids for r in chunked.generate([request(p, DrafterSpec(name, 4)) for p in prompts])] == expected
 
 
-def test_output_ends_at_the_context_limit_for_every_drafter(tiny_folder: TinyFolder) -> None:
-    config = EngineConfig(
-        model=str(tiny_folder(seed=1, layers=3)),
-        draft_model=str(tiny_folder(seed=1, layers=3, noise=0.1)),
-        dtype="fp32",
-        threads=1,
-        max_model_len=64,
-    )
-    short = Engine(config)
+def test_output_ends_at_the_context_limit_for_every_drafter(config: EngineConfig) -> None:
+    short = Engine(replace(config, max_model_len=64))
     plain = short.generate([request(PROMPTS[2], tokens=500, ignore_eos=True)])[0]
     assert plain.finish_reason == "length"
     assert plain.prompt_tokens + len(plain.token_ids) == 64
@@ -192,6 +197,23 @@ def test_every_draft_token_has_one_fate_and_accepted_ones_were_emitted(engine: E
             assert [t.draft for t in step.emitted if t.draft >= 0] == accepted
         fates = result.metrics["fates"]
         assert sum(fates.values()) == result.metrics["num_drafted"] > 0
+
+
+def test_an_end_token_inside_an_accepted_run_ends_every_drafter_there(
+    config: EngineConfig, plain: list[RequestResult], tmp_path: Path
+) -> None:
+    # A token of the plain output becomes the end of a text.
+    end = plain[0].token_ids[13]
+    folder = shutil.copytree(config.model, tmp_path / "model")
+    for name in ("config.json", "generation_config.json"):
+        document = json.loads((folder / name).read_text()) | {"eos_token_id": end}
+        (folder / name).write_text(json.dumps(document))
+    ending = Engine(replace(config, model=str(folder)))
+    expected = plain[0].token_ids[: plain[0].token_ids.index(end) + 1]
+    for spec in [DrafterSpec("null", 0), *SPECS]:
+        result = ending.generate([request(PROMPTS[0], spec)])[0]
+        assert (result.token_ids, result.finish_reason) == (expected, "stop")
+    assert all_free(ending)
 
 
 def test_a_stop_string_cuts_all_drafters_at_the_same_place(engine: Engine, plain: list[RequestResult]) -> None:

@@ -1,0 +1,157 @@
+"""Loads the drafters that an engine can offer, and says why it cannot offer the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from engine.config import NO_DRAFTER, EngineConfig
+from engine.drafters.base import Drafter
+from engine.drafters.draft_model import DraftModelDrafter
+from engine.drafters.eagle import EagleDrafter
+from engine.drafters.lookahead import LookaheadDrafter
+from engine.drafters.medusa import MedusaDrafter
+from engine.drafters.ngram import NgramDrafter
+from engine.drafters.null import NullDrafter
+from engine.errors import UnsupportedModelError
+from engine.head_runner import HeadRunner
+from engine.model_runner import ModelRunner
+from engine.models.build import make_decoder, make_eagle
+from engine.models.head_files import EagleFile, MedusaFile, load_head
+from engine.models.head_parts import TargetParts
+from engine.models.kernel import Kernel, choose_kernel
+from engine.models.loader import ModelFiles, load_tensors, locate
+from engine.models.medusa_pass import PlainMedusa
+from engine.models.shipped import find_shipped, shown_name
+from engine.records import DrafterInfo
+from engine.tokenizer import Tokenizer, check_same_tokens
+
+Progress = Callable[[str, float], None]
+
+# Drafters with weights of their own: what is missing without them, and how to ask for them.
+_TRAINED: tuple[tuple[type[Drafter], str, str], ...] = (
+    (DraftModelDrafter, "no draft model is loaded", "--draft-model"),
+    (EagleDrafter, "no EAGLE head is loaded", "--eagle"),
+    (MedusaDrafter, "no Medusa heads are loaded", "--medusa"),
+)
+
+
+class Target(NamedTuple):
+    """What drafters are made for.
+
+    Attributes:
+        files, tokenizer, runner: of the target.
+        length: longest context.
+        threads: of compiled passes.
+    """
+
+    files: ModelFiles
+    tokenizer: Tokenizer
+    runner: ModelRunner
+    length: int
+    threads: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.runner.decoder.device
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.runner.decoder.kernel
+
+
+class LoadedDrafters(NamedTuple):
+    """Attributes:
+    drafters: those that can run, by name.
+    sources: where each drafter with weights of its own came from; None where there is none.
+    """
+
+    drafters: dict[str, Drafter]
+    sources: dict[str, str | None]
+
+    def infos(self) -> tuple[DrafterInfo, ...]:
+        """All drafters, those that cannot run with the reason."""
+        infos = [drafter.info() for drafter in self.drafters.values()]
+        for kind, missing, flag in _TRAINED:
+            if kind.name not in self.drafters:
+                reason = f"{missing}; start with {flag} FOLDER_OR_ID"
+                infos.append(DrafterInfo(kind.name, kind.label, kind.summary, kind.lossless, kind.options, False, reason))
+        return tuple(infos)
+
+
+def load_drafters(config: EngineConfig, target: Target, kv_budget_bytes: int, progress: Progress) -> LoadedDrafters:
+    """Load the drafters that `config` names and, where it names none, those that come with the repository.
+
+    Args:
+        kv_budget_bytes: of each drafter's own pool.
+
+    Raises:
+        UserError: a draft model or a head that cannot be used with this target.
+    """
+    untrained = (NullDrafter(), NgramDrafter(), LookaheadDrafter(target.tokenizer.eos_ids))
+    drafters: dict[str, Drafter] = {drafter.name: drafter for drafter in untrained}
+    makers = {"draft_model": _draft_model, "eagle": _eagle, "medusa": _medusa}
+    asked = {"draft_model": config.draft_model, "eagle": config.eagle, "medusa": config.medusa}
+    sources = {name: _source(name, given, target) for name, given in asked.items()}
+    for place, (name, source) in enumerate(sources.items()):
+        if source is not None:
+            progress(f"Loading the drafter {name}", 0.85 + 0.05 * place)
+            drafters[name] = makers[name](source, config, target, kv_budget_bytes)
+    return LoadedDrafters(drafters, {name: source and shown_name(source) for name, source in sources.items()})
+
+
+def _source(name: str, given: str | None, target: Target) -> str | None:
+    if given is not None:
+        return None if given == NO_DRAFTER else given
+    shipped = find_shipped(name, target.files.model_hash)
+    return None if shipped is None else str(shipped)
+
+
+def _sizes(config: EngineConfig, length: int, budget: int) -> dict[str, int]:
+    return {
+        "max_sequences": config.max_batch_size,
+        "max_tokens": length,
+        "budget_bytes": budget,
+        "block_size": config.block_size,
+    }
+
+
+def _draft_model(source: str, config: EngineConfig, target: Target, budget: int) -> Drafter:
+    files = locate(source, lambda message, fraction: None)
+    same = files.folder == target.files.folder
+    if not same:
+        check_same_tokens(target.tokenizer, Tokenizer(files.folder))
+    # The target drafting for itself (a check that everything is accepted) shares the weights, not the KV.
+    decoder = target.runner.decoder
+    if not same:
+        kernel = choose_kernel(config.dtype, target.device, files.spec)
+        decoder = make_decoder(files.spec, load_tensors(files), kernel, target.device, target.threads)
+    length = min(target.length, files.spec.max_position_embeddings)
+    return DraftModelDrafter(ModelRunner(decoder, **_sizes(config, length, budget)), target.files.spec.vocab_size)
+
+
+def _eagle(source: str, config: EngineConfig, target: Target, budget: int) -> Drafter:
+    file = load_head(source, target.files.spec, target.files.model_hash)
+    if not isinstance(file, EagleFile):
+        raise UnsupportedModelError(f"{source} holds Medusa heads; start with --medusa {source}.")
+    head = make_eagle(file, _target_parts(target), target.kernel, target.device, target.threads, target.length)
+    return EagleDrafter(HeadRunner(head, **_sizes(config, target.length, budget)), file.token_ids)
+
+
+def _medusa(source: str, config: EngineConfig, target: Target, budget: int) -> Drafter:
+    file = load_head(source, target.files.spec, target.files.model_hash)
+    if not isinstance(file, MedusaFile):
+        raise UnsupportedModelError(f"{source} holds an EAGLE head; start with --eagle {source}.")
+    parts = _target_parts(target)
+    heads = PlainMedusa(file.module(parts.head), parts, target.kernel.activation, target.device)
+    rates = (file.card or {}).get("rank_rates")
+    return MedusaDrafter(heads, file.token_ids, target.files.spec.num_layers - 1, rates)
+
+
+def _target_parts(target: Target) -> TargetParts:
+    spec, tensors = target.files.spec, load_tensors(target.files)
+    embedding = tensors["model.embed_tokens.weight"]
+    head = embedding if spec.tie_word_embeddings else tensors["lm_head.weight"]
+    return TargetParts(embedding, tensors["model.norm.weight"], head, spec.rms_norm_eps)

@@ -1,0 +1,45 @@
+"""The likeliest tokens of a few rows of logits.
+
+On the CPU in numpy, on the caller's own thread: torch spreads such small reductions over its threads, and each then waits for the
+slowest (beside a busy program 8 ms instead of 0.2 ms for ten rows of 4,096).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+
+class Best(NamedTuple):
+    """Attributes:
+    tokens: [rows][k] places in the row, the likeliest first.
+    log_probs: [rows][k] of them.
+    """
+
+    tokens: list[list[int]]
+    log_probs: list[list[float]]
+
+
+def best_tokens(logits: Tensor, k: int) -> Best:
+    """The k likeliest tokens of each row of fp32 logits [rows, vocab], all of them when there are fewer."""
+    k = min(k, logits.shape[-1])
+    if logits.device.type != "cpu":
+        top = logits.topk(k, dim=-1)
+        return Best(top.indices.tolist(), (top.values - logits.logsumexp(-1, keepdim=True)).tolist())
+    x = logits.numpy()
+    largest = x.max(-1, keepdims=True)
+    mass = largest + np.log(np.exp(x - largest).sum(-1, keepdims=True))
+    found = np.argpartition(x, -k, axis=-1)[:, -k:]
+    values = np.take_along_axis(x, found, -1)
+    # Equal values in the order of their tokens, as anything else would depend on the partition.
+    order = np.lexsort((found, -values), axis=-1)
+    return Best(
+        np.take_along_axis(found, order, -1).tolist(), (np.take_along_axis(values, order, -1) - mass).astype(float).tolist()
+    )
+
+
+def best_token(logits: Tensor) -> int:
+    """The first likeliest token of logits [vocab]."""
+    return int(logits.numpy().argmax() if logits.device.type == "cpu" else logits.argmax())

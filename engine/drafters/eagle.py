@@ -1,0 +1,189 @@
+"""EAGLE: a one-layer head drafts from the target's own features (Li et al., arXiv 2401.15077, 2406.16858, 2503.01840).
+
+With n tokens of context the target has given features of positions 0 … n − 2. Slot t of the head joins the feature of position t
+with token t + 1 (see `models.eagle_head`), so slots 0 … n − 2 can be fed true features and the last of them predicts token n, the
+first draft token. The slots behind it take the head's own outputs, and are written over with true features when the target has
+verified the draft: also the slot of the last accepted token, when all were accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Batch
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.draft import Draft
+from engine.drafters.base import Drafter, Outcome, PromptChunk
+from engine.drafters.eagle_chain import DraftVocabulary, GrowingChain
+from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
+from engine.head_runner import HeadRunner
+from engine.models.attention import Row
+from engine.models.eagle_pass import HeadRow
+from engine.records import DrafterOption
+from engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class _State:
+    """Attributes:
+    fed: slots in the head's cache that came from true features.
+    waiting: [slots, hidden] fused features behind them that are not fed yet.
+    """
+
+    fed: int
+    waiting: Tensor
+
+    @property
+    def known(self) -> int:
+        """Positions whose features the target gave."""
+        return self.fed + len(self.waiting)
+
+
+class EagleDrafter(Drafter):
+    """Drafts chains or trees with an EAGLE head, all sequences of a step in one pass per depth.
+
+    A sequence that finds no room in the head's cache decodes plainly from there on: its features are not kept elsewhere.
+
+    Args:
+        runner: the head.
+        token_ids: [draft vocab], the target's token of each of its rows, or None.
+    """
+
+    name = "eagle"
+    label = "EAGLE"
+    summary = "A one-layer head drafts from the target's own features, as a chain or as a tree of its surest paths."
+    chain = False
+    options = (
+        DrafterOption("total_tokens", "Tree size with its root (0: a chain)", 0, 0, 60),
+        DrafterOption("top_k", "Children a node (trees)", 10, 1, 16),
+    )
+
+    def __init__(self, runner: HeadRunner, token_ids: Tensor | None) -> None:
+        self.capture = runner.head.config.capture
+        self._runner = runner
+        self._vocabulary = DraftVocabulary(token_ids, runner.head.config.vocab_size)
+        self._states: dict[str, _State] = {}
+
+    def drafts_chains(self, options: dict[str, Any]) -> bool:
+        return options["total_tokens"] == 0
+
+    def max_nodes(self, gamma: int, options: dict[str, Any]) -> int:
+        total = options["total_tokens"]
+        return tree_nodes(total, options["top_k"], gamma) if total and gamma else gamma
+
+    def observe_prompt(self, chunks: Batch[PromptChunk]) -> None:
+        mine = [chunk for chunk in chunks if self._expects(chunk)]
+        if not mine:
+            return
+        self._add([chunk.sequence for chunk in mine], [chunk.hidden for chunk in mine])
+        rows: list[HeadRow] = []
+        for chunk in mine:
+            sequence = chunk.sequence
+            state = self._states[sequence.seq_id]
+            if not self._runner.pool.reserve(sequence.seq_id, state.known):
+                self.release(sequence.seq_id)
+            elif len(state.waiting) > 1:
+                # The last one waits for `propose`, which wants its output.
+                rows.append(self._true_row(sequence, state.known - 1, 0))
+        if rows:
+            self._runner.forward(rows)
+
+    def _expects(self, chunk: PromptChunk) -> bool:
+        """Whether the chunk goes on where the sequence's features end; a first chunk opens a lane."""
+        seq_id = chunk.sequence.seq_id
+        if chunk.start == 0 and not self._runner.pool.holds(seq_id) and self._runner.pool.open(seq_id):
+            self._states[seq_id] = _State(
+                0, torch.empty(0, self._runner.head.config.hidden_size, device=self._runner.head.device)
+            )
+        return seq_id in self._states and self._states[seq_id].known == chunk.start
+
+    def _add(self, sequences: Batch[Sequence], hidden: Batch[tuple[Tensor, ...]]) -> None:
+        """Fuse new features [n, hidden] a layer of each sequence, all in one product."""
+        fused = self._runner.head.fuse([torch.cat(layer) for layer in zip(*hidden, strict=True)])
+        for sequence, g in zip(sequences, fused.split([len(states[0]) for states in hidden]), strict=True):
+            state = self._states[sequence.seq_id]
+            state.waiting = torch.cat([state.waiting, g])
+
+    def _true_row(self, sequence: Sequence, end: int, outputs: int) -> HeadRow:
+        """Slots up to `end` that are not fed yet, which counts as done."""
+        state = self._states[sequence.seq_id]
+        begin, count = state.fed, end - state.fed
+        row = Row(self._runner.pool.lane(sequence.seq_id), begin, sequence.token_ids[begin + 1 : end + 1])
+        g, state.waiting = state.waiting[:count], state.waiting[count:]
+        state.fed = end
+        return HeadRow(row, g, outputs)
+
+    def propose(self, sequences: Batch[Sequence]) -> list[Draft]:
+        drafts = {sequence.seq_id: Draft.empty() for sequence in sequences}
+        ready = [sequence for sequence in sequences if self._make_room(sequence)]
+        if ready:
+            self._draft(ready, drafts)
+        return [drafts[sequence.seq_id] for sequence in sequences]
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Hold KV slots for the context and the draft; without them the sequence decodes plainly from here on."""
+        depth, options = sequence.draft_depth, sequence.options
+        if sequence.seq_id not in self._states or self.max_nodes(depth, options) == 0:
+            return False
+        total = options["total_tokens"]
+        behind = fed_nodes(total, options["top_k"], depth) if total else depth - 1
+        if self._runner.pool.reserve(sequence.seq_id, len(sequence.token_ids) - 1 + behind):
+            return True
+        self.release(sequence.seq_id)
+        return False
+
+    def _draft(self, sequences: list[Sequence], drafts: dict[str, Draft]) -> None:
+        rows = [self._true_row(sequence, len(sequence.token_ids) - 1, 1) for sequence in sequences]
+        roots = {sequence.seq_id: row.g[-1] for sequence, row in zip(sequences, rows, strict=True)}
+        growing = [(sequence, self._begin(sequence)) for sequence in sequences]
+        active = growing
+        while True:
+            a, logits = self._runner.forward(rows)
+            begin = 0
+            for (_, draft), row in zip(active, rows, strict=True):
+                end = begin + row.outputs
+                draft.take(a[begin:end], logits[begin:end])
+                begin = end
+            active = [pair for pair in active if not pair[1].done]
+            if not active:
+                break
+            rows = [self._next_row(sequence, draft, roots[sequence.seq_id]) for sequence, draft in active]
+        for sequence, draft in growing:
+            drafts[sequence.seq_id] = draft.draft()
+
+    def _begin(self, sequence: Sequence) -> GrowingChain | GrowingTree:
+        total = sequence.options["total_tokens"]
+        if total == 0:
+            return GrowingChain(sequence, self._vocabulary, sequence.draft_depth)
+        return GrowingTree(self._vocabulary, total, sequence.options["top_k"], sequence.draft_depth)
+
+    def _next_row(self, sequence: Sequence, draft: GrowingChain | GrowingTree, root_g: Tensor) -> HeadRow:
+        token_ids = sequence.token_ids
+        return draft.row(self._runner.pool.lane(sequence.seq_id), len(token_ids) - 2, token_ids[-1], root_g)
+
+    def observe(self, outcomes: Batch[Outcome]) -> None:
+        fresh: list[tuple[Sequence, tuple[Tensor, ...]]] = []
+        for outcome in outcomes:
+            sequence = outcome.sequence
+            state = self._states.get(sequence.seq_id)
+            if state is None:
+                continue
+            kept = [0, *(index + 1 for index in outcome.verdict.path)]
+            root = len(sequence.token_ids) - 1 - len(kept)
+            # The root of the step that ended the prompt is known from the prompt.
+            places = kept[state.known - root :]
+            if places:
+                fresh.append((sequence, tuple(states[places] for states in outcome.hidden)))
+            self._runner.pool.trim(sequence.seq_id, state.fed)
+        if fresh:
+            self._add([sequence for sequence, _ in fresh], [hidden for _, hidden in fresh])
+
+    def release(self, seq_id: str) -> None:
+        self._states.pop(seq_id, None)
+        self._runner.close(seq_id)
+
+    def kv_bytes(self) -> int:
+        return self._runner.used_bytes

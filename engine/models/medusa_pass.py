@@ -1,0 +1,44 @@
+"""Medusa heads as they draft: one pass over the last hidden states of many sequences."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine.models.head_parts import TargetParts, cast_products, half_products
+from engine.models.medusa_heads import MedusaConfig, MedusaHeads
+
+
+class MedusaLike(Protocol):
+    """What the drafter needs of the heads."""
+
+    config: MedusaConfig
+
+    def forward(self, hidden: Tensor, heads: int) -> Tensor:
+        """Last hidden states before the final norm [n, hidden] → fp32 logits [heads, n, draft vocab] of the first `heads`."""
+
+
+class PlainMedusa:
+    """The heads in torch's operations, on any device.
+
+    Args:
+        heads: the modules, fp32.
+        target: its last norm is used.
+        dtype: of products.
+        device: where they run.
+    """
+
+    def __init__(self, heads: MedusaHeads, target: TargetParts, dtype: torch.dtype, device: torch.device) -> None:
+        self.config, self._device, self._dtype, self._target = heads.config, device, dtype, target
+        self._heads = cast_products(heads.requires_grad_(False), dtype).to(device)
+
+    def forward(self, hidden: Tensor, heads: int) -> Tensor:
+        """See `MedusaLike`."""
+        x = self._target.normed(hidden)
+        with half_products(self._device, self._dtype):
+            if self.config.shared_head:
+                return F.linear(torch.stack([self._heads.hidden(x, i) for i in range(heads)]), self._heads.table(0)).float()
+            return torch.stack([F.linear(self._heads.hidden(x, i), self._heads.table(i)).float() for i in range(heads)])
