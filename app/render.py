@@ -52,7 +52,7 @@ def step_json(step: StepRecord, lane: Lane) -> Json:
     """One step as columns.
 
     Example:
-        `d` is [ids, parents, fates, q, p, u, texts] and `e` is [ids, roles, texts, draft indices, p, gaps]; a plain step has no
+        `d` is [ids, parents, fates, q, p, u, texts, and path confidences where the drafter has them] and `e` is [ids, roles, texts, draft indices, p, gaps]; a plain step has no
         `d`. Fates are the letters of `Fate`, roles a(ccepted), c(orrection), b(onus), p(lain); a column of letters is one text.
     """
     out: Json = {"k": "s", "l": lane, "i": step.index, "e": _emitted_columns(step.emitted), "at": _ms(step.at_ms)}
@@ -119,6 +119,7 @@ def info_json(info: EngineInfo) -> Json:
                         "low": option.low,
                         "high": option.high,
                         "choices": list(option.choices),
+                        "lossy": list(option.lossy),
                         "whole": isinstance(option.default, int),
                     }
                     for option in drafter.options
@@ -186,7 +187,7 @@ def _name(token: EmittedToken) -> str:
 
 
 def _draft_columns(draft: Sequence[DraftToken]) -> list[Any]:
-    return [
+    columns: list[Any] = [
         [token.id for token in draft],
         [token.parent for token in draft],
         "".join(token.fate.value for token in draft),
@@ -195,6 +196,9 @@ def _draft_columns(draft: Sequence[DraftToken]) -> list[Any]:
         [_round(token.u) for token in draft],
         [token.text for token in draft],
     ]
+    if any(token.confidence is not None for token in draft):
+        columns.append([_round(token.confidence) for token in draft])
+    return columns
 
 
 def _emitted_columns(emitted: Sequence[EmittedToken]) -> list[Any]:

@@ -143,7 +143,8 @@
         this.about.replaceChildren();
         return;
       }
-      const kind = one.lossless ? "lossless" : "lossy";
+      const chosenLossy = one.options.some((option) => option.lossy.includes(this.chosen.options[option.name] ?? option.default));
+      const kind = one.lossless && !chosenLossy ? "lossless" : "lossy";
       const badge = el("span", { class: `db-badge ${kind}`, text: t(`drafter.${kind}`), title: t(`drafter.${kind}.title`) });
       const text = one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : t("drafter.unavailable", { reason: one.reason });
       this.about.replaceChildren(badge, el("span", { text }));
@@ -169,6 +170,7 @@
         const typed = option.choices.length ? input.value : input.valueAsNumber;
         if (Number.isNaN(typed)) delete this.chosen.options[option.name];
         else this.chosen.options[option.name] = typed;
+        this.explain(this.known.find((known) => known.name === this.chosen.drafter));
         this.write();
       });
       const range = D.known(option.low) && D.known(option.high) ? `${option.low}–${option.high}` : "";

@@ -14,11 +14,12 @@
     const [ids, roles, texts, places, p, gaps] = event.e;
     const drafts = [];
     if (event.d) {
-      const [draftIds, parents, fates, q, draftP, u, draftTexts] = event.d;
+      const [draftIds, parents, fates, q, draftP, u, draftTexts, confidences] = event.d;
       for (let i = 0; i < draftIds.length; i++) {
         const parent = parents[i];
         const depth = parent < 0 ? 0 : drafts[parent].depth + 1;
-        drafts.push({ id: draftIds[i], parent, depth, fate: fates[i], q: q[i], p: draftP[i], u: u[i], text: draftTexts[i] });
+        const values = { q: q[i], p: draftP[i], u: u[i], confidence: confidences?.[i] ?? null };
+        drafts.push({ id: draftIds[i], parent, depth, fate: fates[i], text: draftTexts[i], ...values });
       }
     }
     const emitted = ids.map((id, i) => ({ id, role: ROLES[roles[i]], text: texts[i], draft: drafts[places[i]] ?? null, p: p[i], gap: gaps[i] }));
@@ -207,6 +208,7 @@
       row(t("token.id"), String(draft.id));
       row(t("token.p"), D.probability(draft.p));
       row(t("token.q"), D.probability(draft.q));
+      if (D.known(draft.confidence)) row(t("token.confidence"), D.probability(draft.confidence));
       if (draft.fate === "R") this.drawRow(row, draft);
       row(t("token.position"), t("token.depth.value", { depth: draft.depth + 1, step: step.index }));
       row(t("token.times"), `${D.ms(step.draftMs)} / ${D.ms(step.verifyMs)}`);

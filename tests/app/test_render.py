@@ -47,6 +47,12 @@ def test_a_step_keeps_every_draft_token_with_its_fate_and_every_emitted_token_wi
     assert (out["i"], out["t"], out["at"], out["b"], out["w"]) == (3, [1.0, 10.0, 0.5, 0.25], 99.0, 2, 6)
 
 
+def test_path_confidences_are_a_column_of_their_own_where_a_drafter_has_them() -> None:
+    draft = [DraftToken(7, -1, Fate.ACCEPTED, q=1.0, confidence=0.5), DraftToken(8, -1, Fate.UNTESTED, q=1.0, confidence=0.25)]
+    step = StepRecord(0, 1, draft, [], draft_ms=0, verify_ms=0, commit_ms=0, other_ms=0)
+    assert step_json(step, "main")["d"][7] == [0.5, 0.25]
+
+
 def test_a_plain_step_has_no_draft_columns() -> None:
     assert "d" not in step_json(step(1), "plain")
 
