@@ -52,7 +52,8 @@ def step_json(step: StepRecord, lane: Lane) -> Json:
     """One step as columns.
 
     Example:
-        `d` is [ids, parents, fates, q, p, u, texts, and path confidences where the drafter has them] and `e` is [ids, roles, texts, draft indices, p, gaps]; a plain step has no
+        `d` is [ids, parents, fates, q, p, u, texts], and path confidences behind them where the drafter has any;
+        `e` is [ids, roles, texts, draft indices, p, gaps]; a plain step has no
         `d`. Fates are the letters of `Fate`, roles a(ccepted), c(orrection), b(onus), p(lain); a column of letters is one text.
     """
     out: Json = {"k": "s", "l": lane, "i": step.index, "e": _emitted_columns(step.emitted), "at": _ms(step.at_ms)}
