@@ -14,11 +14,12 @@ from engine.kv_cache import KVArena
 from engine.models.decoder import POSITION_MARGIN
 from engine.models.eagle_head import EagleHead, rotary_angles
 from engine.models.eagle_pass import HeadOutput, HeadRow, one_layer_spec
+from engine.models.fused.arithmetic import ROWS
 from engine.models.fused.decoder import array_of, padded_row
-from engine.models.fused.head_pass import HEAD_PHASES, run_head
+from engine.models.fused.head_pass import HEAD_PHASES, run_head, run_product
 from engine.models.fused.kv_blocks import PanelCache
 from engine.models.fused.memory import GrowingMemory, shape_of
-from engine.models.fused.panels import BLOCK, PANEL, pack, pack_pair, padded
+from engine.models.fused.panels import BLOCK, PANEL, bf16_bits, pack, pack_pair, padded
 from engine.models.fused.plan import plan_batch
 from engine.models.fused.tables import HeadFlags, Weights
 from engine.models.fused.team import Team
@@ -64,15 +65,13 @@ class FusedEagle:
         rows = target.head if token_ids is None else target.head[token_ids]
         self._table = pack(array_of(head.lm_head.weight if config.own_head else rows))
         wide = config.layout == "eagle3"
-        self._fuse = head.fc.weight.detach().to(torch.bfloat16) if wide else None
-        self._fuse_bias = None if not wide or head.fc.bias is None else head.fc.bias.detach().to(torch.bfloat16)
-        self._fc = None if wide else pack(array_of(head.fc.weight))
+        self._fc = pack(array_of(head.fc.weight))
         joined_k = padded(2 * config.hidden_size, BLOCK)
         self._flags = HeadFlags(
             wide=wide,
             norm_before_residual=config.norm_before_residual,
             norm_output=config.norm_output,
-            fc=0 if self._fc is None else self._fc.data.ctypes.data,
+            fc=self._fc.data.ctypes.data,
             joined_k=joined_k,
             # The second half is written in whole vectors, which may reach behind the row.
             joined_ld=joined_k + BLOCK,
@@ -91,26 +90,34 @@ class FusedEagle:
             cosines=np.ascontiguousarray(angles[0][:, 0, :half].numpy()),
             sines=np.ascontiguousarray(angles[1][:, 0, :half].numpy()),
             epsilon=np.float32(config.rms_norm_eps),
-            fc_bias=np.empty(0, np.float32) if wide or head.fc.bias is None else padded_row(array_of(head.fc.bias)),
+            fc_bias=np.empty(0, np.float32) if head.fc.bias is None else padded_row(array_of(head.fc.bias)),
         )
-        activation: Any = np.uint16 if kernel.activation == torch.bfloat16 else np.float32
+        self._activation: Any = np.uint16 if kernel.activation == torch.bfloat16 else np.float32
         self._sizes = [*(p.panels for p in self._products), self._table.panels]
-        self._memory = GrowingMemory(self._spec, activation, threads, self._sizes, HEAD_PHASES, self._flags.joined_ld)
+        self._memory = GrowingMemory(self._spec, self._activation, threads, self._sizes, HEAD_PHASES, self._flags.joined_ld)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that a pass reads."""
-        packed = [*self._products, self._table, *([] if self._fc is None else [self._fc])]
-        return sum(panels.data.nbytes for panels in packed)
+        return sum(panels.data.nbytes for panels in [*self._products, self._table, self._fc])
 
     def make_cache(self, num_lanes: int, lane_tokens: int) -> PanelCache:
         return PanelCache(self._spec, num_lanes, lane_tokens)
 
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
         """See `EagleLike`."""
-        if self._fuse is None:
+        if not self._flags.wide:
             return self._target.normed(hidden[0])
-        return F.linear(torch.cat([layer.to(torch.bfloat16) for layer in hidden], -1), self._fuse, self._fuse_bias).float()
+        joined = torch.cat([layer.float() for layer in hidden], -1).numpy()
+        count, lda = len(joined), self._fc.blocks * BLOCK
+        a: Any = np.zeros((padded(count, ROWS), lda), self._activation)
+        a[:count, : joined.shape[1]] = bf16_bits(joined) if self._activation is np.uint16 else joined
+        out = np.empty((len(a), PANEL * self._fc.panels), np.float32)
+        memory, threads = self._memory.of(count, 1, 1, BLOCK), self._team.threads
+        panels = (self._fc.data.ctypes.data, self._fc.panels)
+        arrays = (out.reshape(-1), self._weights.fc_bias)
+        self._team.run(run_product, memory.buffers, threads, memory.scratch, a.reshape(-1), lda, count, *panels, *arrays)
+        return torch.from_numpy(out[:count, : self.config.hidden_size])
 
     def forward(self, rows: Sequence[HeadRow], cache: KVArena) -> HeadOutput:
         """See `EagleLike`."""

@@ -64,6 +64,27 @@ def run_head(
     leave(buffers.normed)
 
 
+@njit(nogil=True, cache=True)
+def run_product(
+    buffers: Any,
+    threads: int,
+    scratch: int,
+    a: Any,
+    lda: int,
+    rows: int,
+    address: int,
+    panels: int,
+    out: Any,
+    bias: Any,
+    thread: int,
+) -> None:
+    """This thread's share of one product: out [rows, 16 · panels] = a [rows, lda] · panels + bias."""
+    enter(buffers.normed, buffers.tiles)
+    multiply(buffers, 0, threads, thread * scratch, a, lda, rows, address, panels, lda // 32, STORE, out, 16 * panels, bias, 0,
+             buffers.inner, 0)  # fmt: skip
+    leave(buffers.normed)
+
+
 @njit
 def _join(shape: Any, weights: Any, batch: Any, buffers: Any, table: Any, features: Any, flags: Any, phase: int) -> int:
     """Phase: embedding and feature of each token side by side, and what the layer adds to in x."""
