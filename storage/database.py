@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,6 +185,19 @@ def _make_folder(url: URL) -> None:
         ) from error
 
 
+def _set_journal_mode(connection: sqlite3.Connection, mode: str, patience_s: float) -> None:
+    """Change the journal mode; SQLite does not wait for others here, whatever its busy timeout is."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute(f"PRAGMA journal_mode={mode}")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
+
+
 def _open(url: URL, busy_timeout_ms: int) -> Engine:
     if url.get_backend_name() != "sqlite":
         try:
@@ -208,7 +222,7 @@ def _open(url: URL, busy_timeout_ms: int) -> Engine:
         connection.isolation_level = None  # the driver would begin transactions by itself, and too late
         connection.execute(f"PRAGMA busy_timeout={busy_timeout_ms}")
         if journal_mode in ("WAL", "DELETE"):
-            connection.execute(f"PRAGMA journal_mode={journal_mode}")
+            _set_journal_mode(connection, journal_mode, busy_timeout_ms / 1e3)
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
 

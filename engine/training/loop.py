@@ -107,6 +107,13 @@ def train(trainee: Trainee, settings: TrainSettings, folder: Path, resume: bool,
     folder.mkdir(parents=True, exist_ok=True)
     # Probabilities near zero would otherwise be computed a hundred times slower than others.
     torch.set_flush_denormal(True)
+    try:
+        return _train(trainee, settings, folder, resume, report)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _train(trainee: Trainee, settings: TrainSettings, folder: Path, resume: bool, report: Report) -> History:
     module = trainee.module
     optimizers = _optimizers(module, settings)
     history = History(total_steps=settings.steps)

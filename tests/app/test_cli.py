@@ -222,7 +222,10 @@ def test_the_flags_reach_the_engine(database: str) -> None:
 
 
 INTERRUPTIBLE = """
+import signal
 import sys
+# A job in the background of a script inherits that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from app.cli import main
 from tests.fakes import FakeEngine, FakeScript
 raise SystemExit(main(sys.argv[1:], make_engine=lambda config, progress: FakeEngine(FakeScript(step_delay_s=0.02), progress)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -62,6 +63,18 @@ def test_many_threads_may_open_an_empty_database_at_once(url: str) -> None:
         opened = list(pool.map(lambda _: Database(url), range(6)))
     for database in opened:
         database.close()
+
+
+def test_opening_waits_for_a_writer_although_sqlite_does_not_when_the_journal_mode_changes(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    writer.execute("CREATE TABLE other (x)")
+    writer.execute("BEGIN EXCLUSIVE")
+    timer = threading.Timer(0.3, lambda: writer.execute("COMMIT"))
+    timer.start()
+    Database(f"sqlite:///{path}").close()
+    timer.join()
+    writer.close()
 
 
 def test_many_processes_may_open_an_empty_database_at_once(url: str) -> None:
