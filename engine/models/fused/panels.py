@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 PANEL = 16
 BLOCK = 32
@@ -103,7 +105,8 @@ def _padded_bias(bias: NDArray[np.float32]) -> NDArray[np.float32]:
 def _panels(blocks: NDArray[np.float32], k: int, bias: NDArray[np.float32] | None) -> Panels:
     panels, width = blocks.shape[0], padded(k, BLOCK)
     data = aligned(panels * PANEL * width, np.uint16)
-    bits = np.zeros((panels, PANEL, width), np.uint16)
-    bits[:, :, :k] = bf16_bits(blocks)
-    data.reshape(panels, width // 2, PANEL, 2)[:] = bits.reshape(panels, PANEL, width // 2, 2).transpose(0, 2, 1, 3)
+    # torch converts and reorders on all cores, which halves the time of a start.
+    halves = F.pad(torch.from_numpy(blocks).to(torch.bfloat16), (0, width - k)).view(torch.int16)
+    target = torch.from_numpy(data.view(np.int16)).view(panels, width // 2, PANEL, 2)
+    target.copy_(halves.view(panels, PANEL, width // 2, 2).transpose(1, 2))
     return Panels(data, panels, width // BLOCK, bias)
