@@ -77,3 +77,21 @@ def wait_with_progress(service: EngineService, console: Console) -> EngineInfo:
             except TimeoutError:
                 status = service.status
                 bar.update(task, description=status.message, completed=status.progress)
+
+
+def option_value(text: str) -> int | float | str:
+    """The value of a drafter's option: a whole number, a number or a word.
+
+    Example: "3" → 3, "0.5" → 0.5, "yes" → "yes".
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def shown_number(value: float | None, form: str = "{:.1f}") -> str:
+    """A figure for a table; a dash where it is not known."""
+    return "–" if value is None else form.format(value)

@@ -24,6 +24,7 @@ from app.cli_common import (
     Target,
     Threads,
     open_records,
+    option_value,
     wait_with_progress,
 )
 from app.contracts import MakeEngine
@@ -189,17 +190,8 @@ def parse_options(pairs: list[str]) -> dict[str, int | float | str]:
         name, equals, value = pair.partition("=")
         if not name.strip() or not equals:
             raise InvalidRequestError("option", pair, "name=value, for example max_n=3")
-        options[name.strip()] = _number(value.strip())
+        options[name.strip()] = option_value(value.strip())
     return options
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def document(outcome: Outcome) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.cli_common import shown_number
 from app.settings import load_settings
 from storage.export import summary_document, to_document
 from storage.records import DrafterUse, RunDetail, RunSummary, StoredRequest
@@ -133,7 +134,7 @@ def _run_table(runs: Sequence[RunSummary]) -> Table:
             run.status,
             _printable(", ".join(_use(use) for use in run.drafters)),
             str(run.num_output_tokens),
-            ", ".join(_number(use.tokens_per_s) for use in run.drafters),
+            ", ".join(shown_number(use.tokens_per_s) for use in run.drafters),
             _printable(run.title),
         )
     return table
@@ -175,12 +176,12 @@ def _request_table(requests: Sequence[StoredRequest]) -> Table:
             request.status,
             request.finish_reason or "–",
             str(request.num_output_tokens),
-            _number(metrics.get("tokens_per_s")),
-            _number(metrics.get("draft_acceptance_rate"), "{:.0%}"),
-            _number(metrics.get("mean_acceptance_length"), "{:.2f}"),
-            _number(metrics.get("tokens_per_target_pass"), "{:.2f}"),
-            _number(metrics.get("ttft_ms"), "{:.0f}"),
-            _number(metrics.get("tpot_ms")),
+            shown_number(metrics.get("tokens_per_s")),
+            shown_number(metrics.get("draft_acceptance_rate"), "{:.0%}"),
+            shown_number(metrics.get("mean_acceptance_length"), "{:.2f}"),
+            shown_number(metrics.get("tokens_per_target_pass"), "{:.2f}"),
+            shown_number(metrics.get("ttft_ms"), "{:.0f}"),
+            shown_number(metrics.get("tpot_ms")),
         )
     return table
 
@@ -193,10 +194,6 @@ def _name(request: StoredRequest) -> str:
 
 def _use(use: DrafterUse) -> str:
     return use.name if use.name == "null" else f"{use.name} γ={use.gamma}"
-
-
-def _number(value: float | None, form: str = "{:.1f}") -> str:
-    return "–" if value is None else form.format(value)
 
 
 def _local(moment: datetime) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.cli_common import option_value
 from engine.errors import InvalidRequestError
 from engine.sweep_plan import DrafterChoice
 
@@ -24,7 +25,7 @@ def parse_drafters(text: str) -> tuple[DrafterChoice, ...]:
             option, equals, value = pair.partition("=")
             if not option.strip() or not equals:
                 raise InvalidRequestError("drafters", part, "drafter:setting=value, for example eagle:total_tokens=24")
-            options[option.strip()] = _number(value.strip())
+            options[option.strip()] = option_value(value.strip())
         if name != "null" or options:
             choices.append(DrafterChoice(name, options))
     return tuple(choices)
@@ -62,12 +63,3 @@ def parse_tasks(text: str) -> dict[str, float]:
             raise InvalidRequestError("tasks", part, allowed)
         tasks[task] = value
     return tasks
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from app.cli_common import shown_number
 from app.sweep_run import StoredSweep
 from engine.cost_model import CostModel, fit, tokens_per_pass
 from engine.cost_profile import CostProfile
@@ -133,16 +134,16 @@ def table(cells: Sequence[Mapping[str, Any]]) -> Table:
         shown.add_row(
             "" if batch_size == previous else str(batch_size),
             label if cell["drafter"] == "null" else f"{label} γ={cell['gamma']}",
-            _number(cell["tokens_per_s"]),
-            _number(speedup, "{:.2f}×"),
+            shown_number(cell["tokens_per_s"]),
+            shown_number(speedup, "{:.2f}×"),
             "–" if speedup is None or cell["drafter"] == "null" else f"{cell['ci_low']:.2f}–{cell['ci_high']:.2f}",
-            _number(cell["predicted_speedup"], "{:.2f}×"),
-            _number(cell["draft_acceptance_rate"], "{:.2f}"),
-            _number(cell["mean_acceptance_length"], "{:.2f}"),
-            _number(cell["alpha"], "{:.2f}"),
-            _number(cell["draft_ms"]),
-            _number(cell["verify_ms"]),
-            _number(other),
+            shown_number(cell["predicted_speedup"], "{:.2f}×"),
+            shown_number(cell["draft_acceptance_rate"], "{:.2f}"),
+            shown_number(cell["mean_acceptance_length"], "{:.2f}"),
+            shown_number(cell["alpha"], "{:.2f}"),
+            shown_number(cell["draft_ms"]),
+            shown_number(cell["verify_ms"]),
+            shown_number(other),
             f"{sum(cell['kv_bytes'].values()) / 2**20:.0f}",
             style="dim" if cell["drafter"] == "null" else "red" if speedup is not None and speedup < 1 else "",
         )
@@ -152,7 +153,3 @@ def table(cells: Sequence[Mapping[str, Any]]) -> Table:
 
 def _join(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-def _number(value: float | None, form: str = "{:.1f}") -> str:
-    return "–" if value is None else form.format(value)

@@ -6,7 +6,7 @@ vectors. A function is compiled for the kind that runs and no other, so a proces
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,12 @@ _UNIT = np.float32(1.0)
 _WIDE = bool(get_host_cpu_features().get("avx512f", False))
 _VECTOR_PANELS = 4 if _WIDE else 2
 
-_tile_11, _tile_12 = simd.tile_product(1, 1), simd.tile_product(1, 2)
-_tile_21, _tile_22 = simd.tile_product(2, 1), simd.tile_product(2, 2)
+_TILE_SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2))
+_tiles = [simd.tile_product(rows, panels) for rows, panels in _TILE_SHAPES]
+_more_tiles = [simd.tile_product(rows, panels, fresh=False) for rows, panels in _TILE_SHAPES]
 _one = [simd.vector_product(rows, 1) for rows in (1, 2, 3, 4)]
 _all = [simd.vector_product(rows, 4 if _WIDE else 1) for rows in (1, 2, 3, 4)]
 _one_1, _one_2, _one_3, _one_4 = _one
-_more_11, _more_12 = simd.tile_product(1, 1, fresh=False), simd.tile_product(1, 2, fresh=False)
-_more_21, _more_22 = simd.tile_product(2, 1, fresh=False), simd.tile_product(2, 2, fresh=False)
 _more_1 = simd.vector_product(1, 1, fresh=False)
 _all_1, _all_2, _all_3, _all_4 = _all
 
@@ -124,6 +123,37 @@ def product(
     """
 
 
+def _through_tiles(kernels: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    """An implementation of a product by the kernels of `_TILE_SHAPES`."""
+    one_one, one_two, two_one, two_two = kernels
+
+    def with_tiles(
+        a: Any,
+        first: Any,
+        lda: Any,
+        rows: Any,
+        panel: Any,
+        panel_step: Any,
+        panels: Any,
+        blocks: Any,
+        block_step: Any,
+        out: Any,
+        ldo: Any,
+    ) -> None:
+        address, stride = a.ctypes.data + first * 2, lda * 2
+        if rows > 16:
+            if panels == 2:
+                two_two(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+            else:
+                two_one(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+        elif panels == 2:
+            one_two(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+        else:
+            one_one(address, stride, panel, panel_step, blocks, block_step, out, ldo)
+
+    return with_tiles
+
+
 @overload(product)
 def _product(
     a: Any,
@@ -139,32 +169,7 @@ def _product(
     ldo: Any,
 ) -> Callable[..., None]:
     if a.dtype == types.uint16:
-
-        def with_tiles(
-            a: Any,
-            first: Any,
-            lda: Any,
-            rows: Any,
-            panel: Any,
-            panel_step: Any,
-            panels: Any,
-            blocks: Any,
-            block_step: Any,
-            out: Any,
-            ldo: Any,
-        ) -> None:
-            address, stride = a.ctypes.data + first * 2, lda * 2
-            if rows > 16:
-                if panels == 2:
-                    _tile_22(address, stride, panel, panel_step, blocks, block_step, out, ldo)
-                else:
-                    _tile_21(address, stride, panel, panel_step, blocks, block_step, out, ldo)
-            elif panels == 2:
-                _tile_12(address, stride, panel, panel_step, blocks, block_step, out, ldo)
-            else:
-                _tile_11(address, stride, panel, panel_step, blocks, block_step, out, ldo)
-
-        return with_tiles
+        return _through_tiles(_tiles)
 
     def with_vectors(
         a: Any,
@@ -240,32 +245,7 @@ def _product_onto(
     ldo: Any,
 ) -> Callable[..., None]:
     if a.dtype == types.uint16:
-
-        def with_tiles(
-            a: Any,
-            first: Any,
-            lda: Any,
-            rows: Any,
-            panel: Any,
-            panel_step: Any,
-            panels: Any,
-            blocks: Any,
-            block_step: Any,
-            out: Any,
-            ldo: Any,
-        ) -> None:
-            address, stride = a.ctypes.data + first * 2, lda * 2
-            if rows > 16:
-                if panels == 2:
-                    _more_22(address, stride, panel, panel_step, blocks, block_step, out, ldo)
-                else:
-                    _more_21(address, stride, panel, panel_step, blocks, block_step, out, ldo)
-            elif panels == 2:
-                _more_12(address, stride, panel, panel_step, blocks, block_step, out, ldo)
-            else:
-                _more_11(address, stride, panel, panel_step, blocks, block_step, out, ldo)
-
-        return with_tiles
+        return _through_tiles(_more_tiles)
 
     def with_vectors(
         a: Any,

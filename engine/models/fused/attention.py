@@ -52,12 +52,12 @@ def rotate_token(shape: Any, weights: Any, batch: Any, buffers: Any, layer: int,
         else:
             scaled(x, spare, 0, dim, _ONE)
             target = head_address(shape, layer, 0, lane, head - shape.heads) + key_place(slot, 0, dim) * 2
-            vector_math.scatter_words(spare.ctypes.data, target, half, 64)
+            vector_math.copy_words(spare.ctypes.data, 4, target, 64, half)
     for head in range(shape.kv_heads):
         scaled(row + (shape.heads + shape.kv_heads + head) * dim * 4, spare, 0, dim, _ONE)
         base = head_address(shape, layer, 1, lane, head)
         for begin in range(0, dim, 16):
-            vector_math.scatter_halves(spare.ctypes.data + begin * 2, base + value_place(slot, begin, dim) * 2, 16, 4)
+            vector_math.copy_halves(spare.ctypes.data + begin * 2, 2, base + value_place(slot, begin, dim) * 2, 4, 16)
 
 
 @njit
@@ -190,4 +190,6 @@ def _attend_path(
 @njit
 def _copy_value(values: int, source: int, tail: int, target: int, dim: int) -> None:
     for begin in range(0, dim, 16):
-        vector_math.copy_halves(values + value_place(source, begin, dim) * 2, tail + value_place(target, begin, dim) * 2, 16, 4)
+        vector_math.copy_halves(
+            values + value_place(source, begin, dim) * 2, 4, tail + value_place(target, begin, dim) * 2, 4, 16
+        )

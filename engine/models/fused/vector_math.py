@@ -222,43 +222,21 @@ def largest(_typing: Any, address: Any, count: Any) -> Any:
     return types.float32(types.int64, types.int64), generate
 
 
-@intrinsic
-def scatter_words(_typing: Any, source: Any, target: Any, count: Any, stride: Any) -> Any:
-    """Copy `count` words of 32 bits that lie together to places `stride` bytes apart."""
+def copy_kernel(kind: Any) -> Callable[..., None]:
+    """kernel(source, source_stride, target, target_stride, count): copy integers of this kind; strides in bytes."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, target, count, stride = args
-        with cgutils.for_range(builder, count) as loop:
-            word = builder.load(at(builder, source, times(builder, loop.index, 4), I32))
-            builder.store(word, at(builder, target, builder.mul(loop.index, stride), I32))
-        return context.get_dummy_value()
+    @intrinsic
+    def kernel(_typing: Any, source: Any, source_stride: Any, target: Any, target_stride: Any, count: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source, source_stride, target, target_stride, count = args
+            with cgutils.for_range(builder, count) as loop:
+                value = builder.load(at(builder, source, builder.mul(loop.index, source_stride), kind))
+                builder.store(value, at(builder, target, builder.mul(loop.index, target_stride), kind))
+            return context.get_dummy_value()
 
-    return _signature(4), generate
+        return _signature(5), generate
 
-
-@intrinsic
-def scatter_halves(_typing: Any, source: Any, target: Any, count: Any, stride: Any) -> Any:
-    """Copy `count` numbers of 16 bits that lie together to places `stride` bytes apart."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, target, count, stride = args
-        with cgutils.for_range(builder, count) as loop:
-            half = builder.load(at(builder, source, times(builder, loop.index, 2), I16))
-            builder.store(half, at(builder, target, builder.mul(loop.index, stride), I16))
-        return context.get_dummy_value()
-
-    return _signature(4), generate
+    return kernel
 
 
-@intrinsic
-def copy_halves(_typing: Any, source: Any, target: Any, count: Any, stride: Any) -> Any:
-    """Copy `count` numbers of 16 bits that lie `stride` bytes apart in both places."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, target, count, stride = args
-        with cgutils.for_range(builder, count) as loop:
-            offset = builder.mul(loop.index, stride)
-            builder.store(builder.load(at(builder, source, offset, I16)), at(builder, target, offset, I16))
-        return context.get_dummy_value()
-
-    return _signature(4), generate
+copy_words, copy_halves = copy_kernel(I32), copy_kernel(I16)
