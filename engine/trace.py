@@ -66,4 +66,8 @@ def step_record(sequence: Sequence, draft: Draft, verdict: Verdict, scores: Scor
             out.p, out.gap = p, gap
     index = sequence.num_steps
     sequence.num_steps += 1
-    return StepRecord(index, sequence.token_ids[-1], drafted, emitted, scratch_tokens=draft.window)
+    record = StepRecord(index, sequence.token_ids[-1], drafted, emitted, scratch_tokens=draft.window)
+    if scores is not None:
+        record.scratch_ids = draft.token_ids[draft.num_draft :]
+        record.scratch_texts = [tokenizer.token_text(token_id) for token_id in record.scratch_ids]
+    return record

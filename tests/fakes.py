@@ -309,6 +309,10 @@ class FakeEngine:
             batch_size=batch_size,
             scratch_tokens=running.options.get("window", 0),
         )
+        if request.trace:
+            guesses = [f" guess{index + column}".encode() for column in range(step.scratch_tokens)]
+            step.scratch_ids = [token_id(piece) for piece in guesses]
+            step.scratch_texts = [piece.decode() for piece in guesses]
         running.clock_ms += step.ms
         step.at_ms = running.clock_ms
         if running.ttft_ms is None:

@@ -49,6 +49,8 @@ def make_step(index: int, gamma: int = 4) -> StepRecord:
         scratch_tokens=index % 3,
         at_ms=(index + 1) * 40.125,
         kv_tokens=10 + index,
+        scratch_ids=[index * 5 + place for place in range(index % 3)],
+        scratch_texts=[f" 창{index + place}" for place in range(index % 3)],
     )
 
 
