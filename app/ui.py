@@ -1,4 +1,4 @@
-"""The web application: Gradio's page at `/`, the page's own files, and a health check."""
+"""The web application: Gradio's pages, their own files, and a health check."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(10**9)  # no statistics ove
 os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "100"
 
 import asyncio  # noqa: E402
+import warnings  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
 from importlib import resources  # noqa: E402
 
 import gradio as gr  # noqa: E402
@@ -21,6 +23,7 @@ from app.i18n import LANGUAGES, texts  # noqa: E402
 from app.pages.follow import add_follow_route  # noqa: E402
 from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
 from app.pages.playground import Playground  # noqa: E402
+from app.pages.site import Page  # noqa: E402
 from app.service import EngineService  # noqa: E402
 from app.settings import Settings  # noqa: E402
 from storage.store import Store  # noqa: E402
@@ -32,12 +35,12 @@ QUEUE_SLEEP_S = 0.03  # Gradio's own is 1 ms: a thousand wake-ups a second, for 
 
 
 def create_app(service: EngineService, store: Store, settings: Settings) -> FastAPI:
-    """Wires the page to a service and a store; starts neither of them.
+    """Wires the pages to a service and a store; starts neither of them.
 
     Args:
         service: runs the requests; may still be loading its model.
         store: keeps the runs.
-        settings: `host` and `port` are those that the page is served on.
+        settings: `host` and `port` are those that the pages are served on.
     """
 
     async def build() -> FastAPI:
@@ -68,29 +71,42 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
         return JSONResponse(document, status_code=503 if status.state == "failed" else 200)
 
     playground = Playground(service, store)
+    pages = [playground.page()]
     add_follow_route(app, playground.board)
     app.mount(STATIC_PATH, StaticFiles(directory=static), name="board")
-    with gr.Blocks(title="Draftboard", fill_width=True, analytics_enabled=False) as page:
-        playground.build(i18n)
-    page.queue(default_concurrency_limit=4, max_size=256)
-    page._queue.sleep_when_free = QUEUE_SLEEP_S
-    page._queue.progress_update_sleep_when_free = QUEUE_SLEEP_S
-    gr.mount_gradio_app(
-        app,
-        page,
-        path="/",
-        server_name=settings.host,
-        server_port=settings.port,
-        theme=make_theme(),
-        i18n=i18n,
-        footer_links=["api"],
-        run_history=False,
-        ssr_mode=False,
-        show_error=True,
-        favicon_path=os.path.join(static, "favicon.svg"),
-    )
-    app.add_middleware(PageHead)
+    site = _site(pages, i18n)
+    site.queue(default_concurrency_limit=4, max_size=256)
+    site._queue.sleep_when_free = QUEUE_SLEEP_S
+    site._queue.progress_update_sleep_when_free = QUEUE_SLEEP_S
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "SSR mode is not supported", UserWarning)  # said of several pages though it is off
+        gr.mount_gradio_app(
+            app,
+            site,
+            path="/",
+            server_name=settings.host,
+            server_port=settings.port,
+            theme=make_theme(),
+            i18n=i18n,
+            footer_links=["api"],
+            run_history=False,
+            ssr_mode=False,
+            show_error=True,
+            favicon_path=os.path.join(static, "favicon.svg"),
+        )
+    app.add_middleware(PageHead, pages=pages, kind_of=lambda run_id: store.get_run(run_id, with_steps=False).kind)
     return app
+
+
+def _site(pages: Sequence[Page], i18n: gr.I18n) -> gr.Blocks:
+    """All pages at their addresses; the header links them, not Gradio's own bar."""
+    first, *others = pages
+    with gr.Blocks(title="Draftboard", fill_width=True, analytics_enabled=False) as site:
+        first.build(i18n)
+    for page in others:
+        with site.route(page.path, f"/{page.path}", show_in_navbar=False):
+            page.build(i18n)
+    return site
 
 
 def make_theme() -> gr.themes.Base:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
@@ -10,7 +10,6 @@ import orjson
 
 from app.live import LiveBoard
 from app.pages.replay import recent_json, replay
-from app.render import info_json
 from app.service import EngineService
 from engine.errors import UserError
 from storage.store import Store
@@ -18,17 +17,6 @@ from storage.store import Store
 RECENT_RUNS = 6
 # The quoted event name gives the component its Python listener `open`.
 _ON_LOAD = """window.Draftboard.mountBoard({element, props, watch, server, open: (run) => trigger('open', {run})});"""
-
-
-def engine_status(service: EngineService) -> Callable[[Sequence[Any]], str]:
-    """A server function: how the engine is, with its drafters as soon as they are known, as JSON text."""
-
-    def status(data: Sequence[Any]) -> str:
-        now = service.status
-        info = None if now.info is None else info_json(now.info)
-        return orjson.dumps({"state": now.state, "message": now.message, "progress": now.progress, "info": info}).decode()
-
-    return status
 
 
 def snapshot_of(board: LiveBoard, store: Store, run_id: str, after: int = 0) -> str:
@@ -64,17 +52,6 @@ def make_board(service: EngineService, store: Store, board: LiveBoard) -> gr.HTM
         js_on_load=_ON_LOAD,
         apply_default_css=False,
         server_functions=[snapshot, recent],
-    )
-
-
-def make_header(service: EngineService) -> gr.HTML:
-    """Name, engine, language and theme."""
-    return gr.HTML(
-        elem_id="header",
-        html_template='<header class="db-header"></header>',
-        js_on_load="window.Draftboard.mountHeader({element, server});",
-        apply_default_css=False,
-        server_functions=[engine_status(service)],
     )
 
 

@@ -76,7 +76,7 @@ def make_form(i18n: gr.I18n) -> FormWidgets:
         autofocus=True,
     )
     with gr.Row(elem_id="actions"):
-        run = gr.Button(i18n("form.run"), variant="primary", elem_id="run", min_width=80)
+        run = gr.Button(i18n("form.run"), variant="primary", elem_id="run", elem_classes="db-go", min_width=80)
         stop = gr.Button(i18n("form.stop"), variant="stop", elem_id="stop", min_width=80)
     chat = gr.Checkbox(start.chat_template, label=i18n("form.chat"), info=i18n("form.chat.info"), elem_id="chat")
     drafter = make_drafter_picker()

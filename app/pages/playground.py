@@ -13,11 +13,13 @@ import gradio as gr
 from starlette.datastructures import Headers
 
 from app.live import LiveBoard
-from app.pages.board import make_board, make_header, snapshot_of
+from app.pages.board import make_board, snapshot_of
 from app.pages.form import FormWidgets, choice_updates, form_values, make_form, preset_prompt, preset_update, read_form
 from app.pages.head import request_language
+from app.pages.header import make_header
 from app.pages.replay import form_of
 from app.pages.run import PlaygroundRun, notice
+from app.pages.site import Page
 from app.service import EngineService
 from app.state import ActiveRuns, PlaygroundForm, join_stops
 from engine.config import GenerationRequest
@@ -26,6 +28,8 @@ from storage.store import Store
 
 # More browsers than that wait in Gradio's queue; the engine batches what runs.
 CONCURRENT_RUNS = 64
+SCRIPTS = ("token_stream.js", "panel.js", "steps.js", "recent.js", "draft_tree.js", "board.js", "form.js")
+STYLES = ("board.css", "token_stream.css", "draft_tree.css")
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +42,10 @@ class Playground:
     board: LiveBoard = field(default_factory=LiveBoard)
     active: ActiveRuns = field(default_factory=ActiveRuns)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)  # the loop itself holds tasks only weakly
+
+    def page(self) -> Page:
+        """The first page of the site."""
+        return Page("", "nav.playground", self.build, SCRIPTS, STYLES)
 
     def build(self, i18n: gr.I18n) -> None:
         """Lays the page out inside the current Blocks and wires it."""

@@ -1,85 +1,8 @@
-/* The parts of the form that Gradio has no widget for: header, drafter picker, keys. */
+/* The part of the form that Gradio has no widget for: the drafter picker. */
 (() => {
   "use strict";
   const D = window.Draftboard;
   const { el, t, tOr } = D;
-  const STATUS_MS = 500;
-  const LANGUAGES = [
-    ["en", "English"],
-    ["ko", "한국어"],
-  ];
-
-  /** Asks how the engine is until it is ready or has failed; everybody else listens to `draftboard:engine`. */
-  const watchEngine = async (server) => {
-    for (;;) {
-      let status = null;
-      try {
-        status = JSON.parse(await server.status([]));
-      } catch {
-        /* the server restarts: ask again */
-      }
-      if (status) {
-        D.engine = status;
-        document.dispatchEvent(new CustomEvent("draftboard:engine"));
-        if (status.state !== "loading") return;
-      }
-      await new Promise((done) => setTimeout(done, STATUS_MS));
-    }
-  };
-
-  const whenEngine = (draw) => {
-    document.addEventListener("draftboard:engine", draw);
-    if (D.engine) draw();
-  };
-
-  D.mountHeader = ({ element, server }) => {
-    const engine = el("span", { class: "db-engine" });
-    const alarm = el("p", { class: "db-alarm", role: "alert", hidden: true });
-    const meter = el("div", { class: "db-meter", hidden: true }, el("span"));
-    const languages = el("div", { class: "db-switch", role: "group", "aria-label": t("app.language") });
-    for (const [code, name] of LANGUAGES) {
-      const button = el("button", { type: "button", lang: code, "aria-pressed": String(code === D.lang), text: name });
-      button.addEventListener("click", () => {
-        document.cookie = `draftboard_lang=${code}; path=/; max-age=31536000; SameSite=Lax`;
-        location.reload();
-      });
-      languages.append(button);
-    }
-    const theme = el("button", { type: "button", class: "db-theme", "aria-label": t("app.theme"), title: t("app.theme"), text: "◐" });
-    theme.addEventListener("click", () => {
-      const dark = document.body.classList.toggle("dark");
-      D.store.set("theme", dark ? "dark" : "light");
-    });
-    const kept = D.store.get("theme");
-    if (kept && !new URLSearchParams(location.search).has("__theme")) document.body.classList.toggle("dark", kept === "dark");
-    element.querySelector(".db-header").replaceChildren(
-      el("div", { class: "db-brand" }, el("h1", { text: "Draftboard" }), el("p", { text: t("app.tagline") })),
-      el("div", { class: "db-tools" }, engine, languages, theme),
-      meter,
-      alarm,
-    );
-    whenEngine(() => {
-      const { state, message, progress, info } = D.engine;
-      const percent = Math.round(100 * progress);
-      meter.hidden = state !== "loading";
-      meter.firstChild.style.width = `${percent}%`;
-      alarm.hidden = state !== "failed";
-      if (state === "failed") alarm.textContent = t("header.failed", { message });
-      engine.textContent = state === "loading" ? t("header.loading", { message, percent }) : info ? t("header.engine", info) : "";
-      if (info) engine.title = t("header.engine.title", { ...info, parameters: D.num(info.parameters / 1e6, 0) });
-    });
-    watchEngine(server);
-    document.addEventListener("keydown", onKey);
-  };
-
-  /** Ctrl or Cmd + Enter runs, wherever the focus is. */
-  const onKey = (event) => {
-    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.repeat) return;
-    event.preventDefault();
-    // The prompt is sent to Gradio on input; leaving the field commits number fields too.
-    if (document.activeElement instanceof HTMLInputElement) document.activeElement.blur();
-    document.querySelector("#run")?.click();
-  };
 
   /** Segmented radios with a badge, one line of explanation and the settings of the chosen drafter only. */
   class DrafterPicker {
@@ -92,7 +15,7 @@
       this.options = el("div", { class: "db-options" });
       root.replaceChildren(el("span", { class: "db-field-label", text: t("drafter.title") }), this.choices, this.about, this.options);
       this.read();
-      whenEngine(() => this.draw());
+      D.whenEngine(() => this.draw());
     }
 
     get known() {

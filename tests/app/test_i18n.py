@@ -41,6 +41,7 @@ def asked_keys() -> set[str]:
         keys |= set(re.findall(r'D\.explain\([^\n]*?"(def\.[\w.]+)"', path.read_text(encoding="utf-8")))
     for path in APP.rglob("*.py"):
         source = path.read_text(encoding="utf-8")
+        keys |= set(re.findall(r'\bPage\("[^"]*", "([\w.]+)"', source))
         keys |= set(re.findall(r'\bi18n\("([\w.]+)"\)', source)) | set(re.findall(r'\btext\(\w[^,]*, "([\w.]+)"', source))
     return keys
 
