@@ -10,6 +10,7 @@ DraftboardError
 │   ├── TokenizerMismatchError    a draft model whose token table differs from the target's
 │   ├── RunNotFoundError          no stored run with that id
 │   ├── RunNotResumableError      a stored run that is done, runs elsewhere, or was made with something else
+│   ├── ImportRefusedError        a file of runs that is damaged, of another version, or clashes with what is stored
 │   ├── StoreUnavailableError     the database is locked, read-only or unreadable
 │   └── PortInUseError            the address to serve on is taken
 └── EngineFailure                 a fault of ours or of the machine (out of memory, a broken invariant): exit code 1
@@ -67,6 +68,10 @@ class RunNotFoundError(UserError):
 
 class RunNotResumableError(UserError):
     """A stored run that cannot be gone on with."""
+
+
+class ImportRefusedError(UserError):
+    """A file of exported runs that cannot be taken in."""
 
 
 class StoreUnavailableError(UserError):

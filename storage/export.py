@@ -1,8 +1,8 @@
 """A run as a JSON document and as CSV.
 
 The document has `format` "draftboard.run" and a `version`, which rises when a name changes its meaning or goes away; readers
-must accept names they do not know. Steps, draft tokens and emitted tokens carry the names of `engine.records`; moments are UTC
-in ISO 8601.
+must accept names they do not know. Several runs are a document of the format "draftboard.runs" with them in `runs`. Steps, draft
+tokens and emitted tokens carry the names of `engine.records`; moments are UTC in ISO 8601.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from engine.records import StepRecord
@@ -18,6 +18,7 @@ from storage.records import RunDetail, RunSummary, StoredRequest
 from storage.values import plain
 
 FORMAT = "draftboard.run"
+COLLECTION = "draftboard.runs"
 VERSION = 1
 
 CSV_COLUMNS = (
@@ -54,10 +55,16 @@ def to_document(run: RunDetail, with_steps: bool = True) -> dict[str, Any]:
     """The run as plain JSON values; every number that was measured is in it: `parts` holds a sweep's measurements by name."""
     document = plain(run)
     requests, parts = document.pop("requests"), document.pop("parts")
+    del document["imported_at"]  # of this copy, not of the run
     if not with_steps:
         for request in requests:
             del request["steps"], request["token_ids"]
     return {"format": FORMAT, "version": VERSION, "run": document, "requests": requests, "parts": parts}
+
+
+def to_collection(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Runs as one document; a single run is the document itself."""
+    return documents[0] if len(documents) == 1 else {"format": COLLECTION, "version": VERSION, "runs": list(documents)}
 
 
 def summary_document(run: RunSummary) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One clear sentence for whatever a database can refuse."""
+"""One clear sentence for whatever a database can refuse, and for a run that is not there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from engine.errors import StoreUnavailableError
+from engine.errors import RunNotFoundError, StoreUnavailableError
 
 # What SQLite says (in part) -> what that means for the person. `{place}` is the file.
 _SQLITE_SENTENCES = (
@@ -44,3 +44,8 @@ def unavailable(url: URL, error: BaseException) -> StoreUnavailableError:
                 return StoreUnavailableError(sentence.format(place=place))
     first_line = (reason.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return StoreUnavailableError(f"The database {place} cannot be used: {first_line}. Check it, or name another with --db.")
+
+
+def no_such_run(run_id: str) -> RunNotFoundError:
+    """The error for an id that no run has."""
+    return RunNotFoundError(f"There is no run {run_id[:60]!r}; `runs list` shows those there are.")

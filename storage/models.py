@@ -95,6 +95,11 @@ class RunRow(Base):
 
     Attributes:
         title, search_text: beginning of the prompt for lists; what a search looks into (see `storage.values.searchable`).
+        device: what it ran on, for people and filters; "" when not known.
+        tokens_per_s, speedup: of its summary, for sorting.
+        notes, remark_text: what somebody wrote beside it; tags and notes in the form that a search looks into.
+        imported_at: when it came from another store; None when it was measured here.
+        deleted_at: when it was thrown away; it is brought back, or purged after some days (see `storage.curation`).
         pid, process_started, host: the process that writes the run; `process_started` (seconds since 1970) tells it from a later
             process with the same pid.
         touched_at: last sign of life, renewed every few seconds while the process writes anything.
@@ -115,6 +120,13 @@ class RunRow(Base):
     params: Mapped[dict[str, Any]] = mapped_column(JSON)
     provenance: Mapped[dict[str, Any]] = mapped_column(JSON)
     summary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    device: Mapped[str] = mapped_column(SafeText)
+    tokens_per_s: Mapped[float | None] = mapped_column(Float(53))
+    speedup: Mapped[float | None] = mapped_column(Float(53))
+    notes: Mapped[str] = mapped_column(SafeText)
+    remark_text: Mapped[str] = mapped_column(SafeText)
+    imported_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     pid: Mapped[int] = mapped_column(BigInteger)
     process_started: Mapped[float] = mapped_column(Float(53))
     host: Mapped[str] = mapped_column(SafeText)
@@ -182,6 +194,17 @@ class RunPartRow(Base):
     run_id: Mapped[str] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
     document: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class FacetRow(Base):
+    """What runs are filtered by where a run may have several: its tags, drafters and tasks (`name` says which)."""
+
+    __tablename__ = "run_facet"
+    __table_args__ = (Index(None, "name", "value"),)
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(16), primary_key=True)
+    value: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
 
 
 class ProfileRow(Base):

@@ -1,4 +1,4 @@
-"""Reads runs into plain dataclasses: a list never opens a trace, and takes three statements however long it is."""
+"""Reads runs into plain dataclasses: a list never opens a trace, and takes a fixed number of statements however long it is."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, undefer
 
 from engine.errors import RunNotFoundError
 from engine.records import StepRecord, Timings
+from storage.facets import TAG, TASK, facets_of
+from storage.failures import no_such_run
+from storage.filters import RunFilter, conditions, order
 from storage.ids import is_id
 from storage.models import ProfileRow, RequestRow, RunPartRow, RunRow
 from storage.records import DrafterUse, RunDetail, RunSummary, StoredRequest
 from storage.trace import Trace, decode_trace, emitted_ids, emitted_text
-from storage.values import searchable
 from storage.writes import journal_of
 
 _LIST_COLUMNS = (
@@ -28,15 +30,26 @@ _LIST_COLUMNS = (
     RunRow.model,
     RunRow.params,
     RunRow.summary,
+    RunRow.device,
+    RunRow.notes,
+    RunRow.imported_at,
+    RunRow.deleted_at,
 )
 _TIMING_NAMES = {field.name for field in fields(Timings)}
 
 
-def list_runs(session: Session, limit: int, offset: int, search: str) -> list[RunSummary]:
-    """Newest first; `search` holds words that all must occur (prompt, drafter, model, kind, label; no case)."""
-    query = select(*_LIST_COLUMNS).where(*_matches(search)).order_by(RunRow.id.desc()).limit(max(limit, 0)).offset(max(offset, 0))
-    rows = session.execute(query).all()
-    uses = _drafter_uses(session, [row.id for row in rows])
+def list_runs(session: Session, where: RunFilter, sort: str, limit: int, offset: int) -> list[RunSummary]:
+    """Runs that the filter lets through, in the order of `storage.filters.order`.
+
+    Raises:
+        InvalidRequestError: no such order.
+    """
+    # Ids first: what is sorted carries no JSON around.
+    query = select(RunRow.id).where(*conditions(where)).order_by(*order(sort))
+    ids = session.scalars(query.limit(max(limit, 0)).offset(max(offset, 0))).all()
+    rows = {row.id: row for row in session.execute(select(*_LIST_COLUMNS).where(RunRow.id.in_(ids)))}
+    connection = session.connection()
+    uses, tags, tasks = _drafter_uses(session, ids), facets_of(connection, TAG, ids), facets_of(connection, TASK, ids)
     return [
         RunSummary(
             id=row.id,
@@ -49,24 +62,32 @@ def list_runs(session: Session, limit: int, offset: int, search: str) -> list[Ru
             params=row.params,
             summary=row.summary or {},
             drafters=tuple(uses.get(row.id, ())),
+            device=row.device,
+            tags=tags.get(row.id, ()),
+            tasks=tasks.get(row.id, ()),
+            notes=row.notes,
+            imported_at=row.imported_at,
+            deleted_at=row.deleted_at,
         )
-        for row in rows
+        for row in (rows[run_id] for run_id in ids if run_id in rows)
     ]
 
 
-def count_runs(session: Session, search: str) -> int:
-    """How many runs a list with that search has in all."""
-    return session.scalar(select(func.count()).select_from(RunRow).where(*_matches(search))) or 0
+def count_runs(session: Session, where: RunFilter) -> int:
+    """How many runs the filter lets through."""
+    return session.scalar(select(func.count()).select_from(RunRow).where(*conditions(where))) or 0
 
 
 def get_run(session: Session, run_id: str, with_steps: bool) -> RunDetail:
     """Raises:
-    RunNotFoundError: no such run.
+    RunNotFoundError: no such run, or it was deleted.
     TraceError: a trace is damaged.
     """
     run = session.get(RunRow, run_id) if is_id(run_id) else None
     if run is None:
-        raise RunNotFoundError(f"There is no run {run_id[:60]!r}; `runs list` shows those there are.")
+        raise no_such_run(run_id)
+    if run.deleted_at is not None:
+        raise RunNotFoundError(f"The run {run_id} was deleted; `runs restore {run_id}` brings it back.")
     query = select(RequestRow).where(RequestRow.run_id == run_id).order_by(RequestRow.position, RequestRow.id)
     if with_steps:
         query = query.options(undefer(RequestRow.trace))
@@ -86,6 +107,9 @@ def get_run(session: Session, run_id: str, with_steps: bool) -> RunDetail:
         summary=run.summary or {},
         requests=tuple(_stored(row, journal.get(row.id, []), with_steps) for row in rows),
         parts=_parts(session, run_id),
+        tags=facets_of(session.connection(), TAG, [run_id]).get(run_id, ()),
+        notes=run.notes,
+        imported_at=run.imported_at,
     )
 
 
@@ -97,10 +121,6 @@ def find_profile(session: Session, key: str) -> dict[str, Any] | None:
 def _parts(session: Session, run_id: str) -> dict[str, dict[str, Any]]:
     query = select(RunPartRow.name, RunPartRow.document).where(RunPartRow.run_id == run_id).order_by(RunPartRow.name)
     return {row.name: row.document for row in session.execute(query)}
-
-
-def _matches(search: str) -> list[ColumnElement[bool]]:
-    return [RunRow.search_text.contains(word, autoescape=True) for word in searchable(search).split()]
 
 
 def _drafter_uses(session: Session, run_ids: Sequence[str]) -> dict[str, list[DrafterUse]]:

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.records import StepRecord, Timings
+
+
+def request_of(params: Mapping[str, Any]) -> GenerationRequest:
+    """A request from its JSON values.
+
+    Raises:
+        InvalidRequestError: it holds a setting that today's version refuses.
+        KeyError, TypeError: a name is missing or unknown.
+    """
+    sampling = dict(params["sampling"])
+    sampling["stop"] = tuple(sampling["stop"])
+    return GenerationRequest(
+        prompt=params["prompt"],
+        drafter=DrafterSpec(**params["drafter"]),
+        sampling=SamplingParams(**sampling),
+        chat_template=params["chat_template"],
+        trace=params["trace"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +49,10 @@ class RunSummary:
         title: beginning of the prompt, on one line.
         drafters: in the order of their first request.
         summary: what the run ended with, {} while it runs.
+        device: what it ran on, for people.
+        tags, tasks: in alphabetical order.
+        notes: what somebody wrote beside it.
+        imported_at, deleted_at: when it came from another store; when it was thrown away.
     """
 
     id: str
@@ -42,6 +65,12 @@ class RunSummary:
     params: dict[str, Any]
     summary: dict[str, Any]
     drafters: tuple[DrafterUse, ...]
+    device: str = ""
+    tags: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    notes: str = ""
+    imported_at: datetime | None = None
+    deleted_at: datetime | None = None
 
     @property
     def num_requests(self) -> int:
@@ -91,20 +120,15 @@ class StoredRequest:
         Raises:
             InvalidRequestError: it holds a setting that today's version refuses.
         """
-        sampling = dict(self.params["sampling"])
-        sampling["stop"] = tuple(sampling["stop"])
-        return GenerationRequest(
-            prompt=self.params["prompt"],
-            drafter=DrafterSpec(**self.params["drafter"]),
-            sampling=SamplingParams(**sampling),
-            chat_template=self.params["chat_template"],
-            trace=self.params["trace"],
-        )
+        return request_of(self.params)
 
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """A run with its requests, in the order in which they began, and its parts by name (see `Store.save_part`)."""
+    """A run with its requests, in the order in which they began, and its parts by name (see `Store.save_part`).
+
+    `imported_at` tells when it came from another store; None when it was measured here.
+    """
 
     id: str
     kind: str
@@ -118,3 +142,29 @@ class RunDetail:
     summary: dict[str, Any]
     requests: tuple[StoredRequest, ...]
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+    imported_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """Some runs of a list; `total` counts all that the filter lets through."""
+
+    total: int
+    runs: tuple[RunSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What became of the runs of a file, by id.
+
+    Attributes:
+        added: new in this store.
+        skipped: here already, so nothing was changed.
+        restored: here already, but deleted: brought back.
+    """
+
+    added: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()

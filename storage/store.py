@@ -16,10 +16,13 @@ from engine.errors import RunNotFoundError, StoreUnavailableError
 from engine.records import RequestResult, StepRecord
 from storage import changes, reads
 from storage.changes import AppendSteps, Change
+from storage.curation import purge
 from storage.database import BUSY_TIMEOUT_MS, Database
 from storage.export import to_csv, to_document
-from storage.failures import place_of
+from storage.failures import no_such_run, place_of
+from storage.filters import NEWEST_FIRST, RunFilter
 from storage.ids import TimeOrderedIds, is_id
+from storage.library import Library
 from storage.models import RunRow
 from storage.owner import SIGN_OF_LIFE_S, Owner
 from storage.records import RunDetail, RunSummary
@@ -31,6 +34,8 @@ from storage.writes import give_sign_of_life, write
 
 class Store:
     """Runs with their requests and steps, in SQLite or any database that SQLAlchemy knows.
+
+    `library` is what people do with them: filtered lists, tags, notes, deleting with a way back, files.
 
     Every call is one short transaction of its own, and returns plain values. Safe to share between threads. Every method raises
     `StoreUnavailableError` when the database is locked too long, read-only, full, gone or damaged; the call then changed nothing.
@@ -50,11 +55,13 @@ class Store:
         self._owner = Owner.this_process()
         self._ids = TimeOrderedIds()
         self._next_sign = 0.0
+        self.library = Library(self._database)
         try:
             with self._database.writing() as session:
                 # Changes no row, but a read-only database refuses it here and not in the middle of the first run.
                 session.connection().execute(update(RunRow).where(RunRow.id == "").values(kind=RunRow.kind))
                 end_interrupted(session.connection(), datetime.now(UTC))
+                purge(session.connection(), datetime.now(UTC))
         except BaseException:
             self._database.close()
             raise
@@ -170,12 +177,12 @@ class Store:
     def list_runs(self, limit: int = 50, offset: int = 0, search: str = "") -> list[RunSummary]:
         """Runs, newest first; of those whose prompt, drafter, model, kind or label holds every word of `search`."""
         with self._database.reading() as session:
-            return reads.list_runs(session, limit, offset, search)
+            return reads.list_runs(session, RunFilter(search=search), NEWEST_FIRST, limit, offset)
 
     def count_runs(self, search: str = "") -> int:
         """How many runs `list_runs` has with that search."""
         with self._database.reading() as session:
-            return reads.count_runs(session, search)
+            return reads.count_runs(session, RunFilter(search=search))
 
     def get_run(self, run_id: str, with_steps: bool = True) -> RunDetail:
         """A run with its requests; what a running request has journalled is there too.
@@ -210,7 +217,7 @@ class Store:
         return to_csv(self.get_run(run_id))
 
     def delete_run(self, run_id: str) -> None:
-        """Deletes a run with all that belongs to it.
+        """Deletes a run with all that belongs to it, for good; `library` has a way back.
 
         Raises:
             RunNotFoundError: no such run.
@@ -218,7 +225,7 @@ class Store:
         with self._database.writing() as session:
             found = is_id(run_id) and session.connection().execute(delete(RunRow).where(RunRow.id == run_id)).rowcount
             if not found:
-                raise RunNotFoundError(f"There is no run {run_id[:60]!r}; `runs list` shows those there are.")
+                raise no_such_run(run_id)
 
     def close(self) -> None:
         """Closes the connections; what was written stays."""

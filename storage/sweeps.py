@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from engine.errors import RunNotFoundError, RunNotResumableError
+from engine.errors import RunNotResumableError
+from storage.failures import no_such_run
 from storage.ids import is_id
 from storage.models import ProfileRow, RunRow
 from storage.owner import Owner
@@ -27,7 +28,7 @@ def resume(connection: Connection, run_id: str, owner: Owner, now: datetime) -> 
     query = select(RunRow.status).where(RunRow.id == run_id).with_for_update()
     status = connection.scalar(query) if is_id(run_id) else None
     if status is None:
-        raise RunNotFoundError(f"There is no run {run_id[:60]!r}; `runs list` shows those there are.")
+        raise no_such_run(run_id)
     if status not in _RESUMABLE:
         what = "is done: nothing is left to measure" if status == "done" else "is being written by another process"
         raise RunNotResumableError(f"The run {run_id} {what}.")

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from engine.errors import RunNotFoundError
-from engine.records import RequestResult, StepRecord
+from engine.records import StepRecord, Timings
 from storage.changes import AppendSteps, Change, FinishRequest, FinishRun, NoteStart, SavePart, StartRequest, StartRun
-from storage.models import METRIC_COLUMNS, RequestRow, RunPartRow, RunRow, StepJournalRow
+from storage.facets import DRAFTER, PLAIN_DRAFTER, add_facets, device_of, facets_of_params, figures_of
+from storage.models import METRIC_COLUMNS, NAME_LENGTH, RequestRow, RunPartRow, RunRow, StepJournalRow
 from storage.owner import Owner
+from storage.search import prompt_of, with_request, words_of_run
 from storage.trace import decode_steps, encode_steps, encode_trace
-from storage.values import plain, real, searchable, title_of
+from storage.values import plain, real, title_of
 
-_SEARCH_LENGTH = 4000
-_PROMPT_SEARCH_LENGTH = 1000
 _STATUS_OF = {"stop": "done", "length": "done", "cancelled": "cancelled", "failed": "failed"}
 
 
@@ -73,9 +73,7 @@ def journal_of(connection: Connection, rows: Sequence[str]) -> dict[str, list[St
 def _start_run(connection: Connection, change: StartRun, owner: Owner) -> None:
     if connection.scalar(select(RunRow.id).where(RunRow.id == change.run_id)) is not None:
         return
-    title = change.params.get("title") or change.params.get("prompt") or ""
-    model = change.provenance.get("model") or ""
-    words = f"{change.kind} {model} {str(title)[:_PROMPT_SEARCH_LENGTH]}"
+    model = str(change.provenance.get("model") or "")
     connection.execute(
         insert(RunRow).values(
             id=change.run_id,
@@ -83,16 +81,20 @@ def _start_run(connection: Connection, change: StartRun, owner: Owner) -> None:
             status="running",
             created_at=change.at,
             touched_at=change.at,
-            title=title_of(str(title)),
-            search_text=searchable(words)[:_SEARCH_LENGTH],
-            model=str(model),
+            title=title_of(prompt_of(change.params)),
+            search_text=words_of_run(change.kind, model, change.params),
+            model=model,
             params=change.params,
             provenance=change.provenance,
+            device=device_of(change.provenance),
+            notes="",
+            remark_text="",
             pid=owner.pid,
             process_started=owner.started,
             host=owner.host,
         )
     )
+    add_facets(connection, change.run_id, facets_of_params(change.params))
 
 
 def _start_request(connection: Connection, change: StartRequest) -> None:
@@ -113,7 +115,7 @@ def _start_request(connection: Connection, change: StartRequest) -> None:
             position=position,
             status="running",
             created_at=change.at,
-            drafter=request.drafter.name[:64],
+            drafter=request.drafter.name[:NAME_LENGTH],
             gamma=request.drafter.gamma,
             temperature=request.sampling.temperature,
             seed=request.sampling.seed,
@@ -127,12 +129,10 @@ def _start_request(connection: Connection, change: StartRequest) -> None:
     values: dict[str, Any] = {"touched_at": change.at}
     if not run.title:
         values["title"] = title_of(request.prompt)
-    words = run.search_text
-    for more in (request.drafter.name, change.label, request.prompt[:_PROMPT_SEARCH_LENGTH]):
-        found = searchable(more)
-        words += f" {found}" if found not in words else ""
-    values["search_text"] = words[:_SEARCH_LENGTH]
+    values["search_text"] = with_request(run.search_text, request, change.label)
     connection.execute(update(RunRow).where(RunRow.id == change.run_id).values(values))
+    if request.drafter.name != PLAIN_DRAFTER:
+        add_facets(connection, change.run_id, [(DRAFTER, request.drafter.name[:NAME_LENGTH])])
 
 
 def _append(connection: Connection, changes: Sequence[AppendSteps]) -> None:
@@ -165,19 +165,19 @@ def _finish_request(connection: Connection, change: FinishRequest) -> None:
         "metrics": plain(result.metrics),
         "timings": plain(result.timings),
         "trace": encode_trace(steps, result.token_ids),
-        **metric_values(result),
+        **metric_values(result.metrics, result.timings),
     }
     if connection.execute(update(RequestRow).where(RequestRow.id == change.row).values(values)).rowcount == 0:
         raise RunNotFoundError(f"There is no request {change.row}; its run may have been deleted.")
     connection.execute(delete(StepJournalRow).where(StepJournalRow.request_id == change.row))
 
 
-def metric_values(result: RequestResult) -> dict[str, float | None]:
-    """The metric columns of a result."""
-    values = {name: real(result.metrics.get(name)) for name in METRIC_COLUMNS}
+def metric_values(metrics: Mapping[str, Any], timings: Timings) -> dict[str, float | None]:
+    """The metric columns of a finished request."""
+    values = {name: real(metrics.get(name)) for name in METRIC_COLUMNS}
     for name in ("queue_ms", "ttft_ms"):
         if values[name] is None:
-            values[name] = real(getattr(result.timings, name))
+            values[name] = real(getattr(timings, name))
     return values
 
 
@@ -190,6 +190,6 @@ def _save_part(connection: Connection, change: SavePart) -> None:
 def _finish_run(connection: Connection, change: FinishRun) -> None:
     values: dict[str, Any] = {"status": change.status, "finished_at": change.at, "touched_at": change.at}
     if change.summary is not None:
-        values["summary"] = change.summary
+        values |= {"summary": change.summary, **figures_of(change.summary)}
     if connection.execute(update(RunRow).where(RunRow.id == change.run_id).values(values)).rowcount == 0:
         raise RunNotFoundError(f"There is no run {change.run_id}; it may have been deleted.")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from pathlib import Path
-
-import pytest
 
 from storage.records import DrafterUse
 from storage.store import Store
@@ -88,28 +85,6 @@ def test_a_label_is_found_too(store: Store) -> None:
     run_id = store.start_run("playground", {}, {})
     store.start_request(run_id, make_request(), "Baseline")
     assert [run.id for run in store.list_runs(search="baseline")] == [run_id]
-
-
-@pytest.fixture
-def long_list(path: Path) -> Path:
-    """10,000 finished runs of two requests with traces of 4 kB, written past the store to be quick."""
-    with Store(f"sqlite:///{path}") as store:
-        run_id = start(store, "Write a haiku about the sea " * 20, "null", "ngram")
-        store.finish_run(run_id, "done")
-    connection = sqlite3.connect(path)
-    columns = {table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in ("run", "request")}
-    made = {"id": "printf('{}%025d', n)", "run_id": "printf('a%025d', n)", "trace": "zeroblob(4000)", "status": "'done'"}
-    for table, letter, condition in (("run", "a", ""), ("request", "b", "AND label = ''"), ("request", "c", "AND label = ''")):
-        source = ", ".join(made.get(name, name).format(letter) for name in columns[table])
-        names = ", ".join(columns[table])
-        connection.execute(
-            f"WITH RECURSIVE counter(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counter WHERE n < 10000) "
-            f"INSERT INTO {table} ({names}) SELECT {source} FROM counter, "
-            f"(SELECT * FROM {table} WHERE id NOT LIKE 'b%' {condition} LIMIT 1)"
-        )
-    connection.commit()
-    connection.close()
-    return path
 
 
 def test_a_page_of_ten_thousand_runs_takes_less_than_300_ms(long_list: Path) -> None:
