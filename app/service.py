@@ -10,17 +10,19 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from app.contracts import EngineLike, Progress, Recorder
 from app.handles import Channel, RequestHandle
+from app.loans import Loan, LoanDesk, Work
 from engine.config import GenerationRequest
 from engine.errors import DraftboardError, EngineFailure, UserError
 from engine.records import EngineInfo, Event, Finished, FinishReason
 
+CANCEL_POLL_S = 0.1
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +48,11 @@ class _Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class _Lend:
+    loan: Loan
+
+
+@dataclass(frozen=True, slots=True)
 class _Stop:
     pass
 
@@ -61,13 +68,15 @@ class EngineService:
     def __init__(self, factory: Callable[[Progress], EngineLike], recorder: Recorder | None = None) -> None:
         self._factory = factory
         self._recorder = recorder
-        self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Lend | _Stop] = queue.SimpleQueue()
         self._gate = threading.Lock()  # makes "closed?" and "put into the inbox" one act
         self._closed = False
         self._stopping = threading.Event()
         self._settled = threading.Event()  # ready or failed
         self._load_error: BaseException | None = None
         self._channels: dict[str, Channel] = {}  # accepted and not finished, by request id; the worker's own
+        self._loans = LoanDesk()
+        self._held: list[_Submit] = []  # came while the engine was lent
         self._status = ServiceStatus("loading", "The engine has not started.", 0.0, None)
         self._thread = threading.Thread(target=self._run, name="draftboard-engine", daemon=True)
 
@@ -79,6 +88,11 @@ class EngineService:
     def num_requests(self) -> int:
         """Requests that wait or run."""
         return len(self._channels)
+
+    @property
+    def lent(self) -> bool:
+        """Whether requests must wait because somebody measures on the engine."""
+        return self._loans.busy
 
     def start(self) -> None:
         """Begins to load the engine and returns at once."""
@@ -108,17 +122,20 @@ class EngineService:
         assert info is not None, "a settled service has an engine or an error"
         return info
 
-    def submit(self, request: GenerationRequest, run_id: str | None = None, label: str = "") -> RequestHandle:
-        """Hands a request to the engine; waits while the engine loads.
+    def submit(
+        self, request: GenerationRequest, run_id: str | None = None, label: str = "", cancel: threading.Event | None = None
+    ) -> RequestHandle:
+        """Hands a request to the engine; waits while the engine loads, and while it is lent until the next rest.
 
         Args:
             request: what to generate.
             run_id: the stored run that the request belongs to; None does not record it.
             label: of the request inside its run.
+            cancel: ends the wait when it is set.
 
         Raises:
             UserError: the request cannot run here, or the model could not be loaded.
-            EngineFailure: the service has stopped, or the engine is broken.
+            EngineFailure: the service has stopped, the engine is broken, or `cancel` was set.
         """
         channel = Channel(request, run_id, label)
         accepted: Future[str] = Future()
@@ -127,11 +144,31 @@ class EngineService:
                 raise EngineFailure("The engine service has stopped.")
             self._inbox.put(_Submit(channel, accepted))
         try:
+            while cancel is not None and not accepted.done():
+                wait([accepted], CANCEL_POLL_S)
+                if cancel.is_set():
+                    raise EngineFailure("The request was cancelled.")
             accepted.result()
         except BaseException:  # an interrupted wait, too, must leave no request behind
             self._cancel_channel(channel)
             raise
         return RequestHandle(channel, self._cancel_channel)
+
+    def lend(self, work: Work) -> Future[None]:
+        """Lends the engine to work that must be alone with it, after what was lent before (see `app.loans`).
+
+        Returns:
+            Resolved when the work has ended; with an EngineFailure when the engine broke or the service stopped.
+
+        Raises:
+            EngineFailure: the service has stopped.
+        """
+        loan = Loan(work)
+        with self._gate:
+            if self._closed:
+                raise EngineFailure("The engine service has stopped.")
+            self._inbox.put(_Lend(loan))
+        return loan.done
 
     def _cancel_channel(self, channel: Channel) -> None:
         """Safe from any thread and from a finalizer: SimpleQueue.put may be re-entered."""
@@ -145,8 +182,13 @@ class EngineService:
         try:
             engine = self._load("Loading the model")
             while self._take_commands(engine):
-                if engine is not None and engine.has_work():
+                if engine is None:
+                    continue
+                if not self._loans.busy and engine.has_work():
                     engine = self._step(engine)
+                    self._loans.rest()
+                elif self._loans.wait_s == 0.0:
+                    engine = self._advance(engine)
         finally:
             self._end(engine)
 
@@ -179,18 +221,26 @@ class EngineService:
 
     def _take_commands(self, engine: EngineLike | None) -> bool:
         """Obeys all commands, sleeping for the first when the engine is idle; False when the service is to stop."""
-        idle = engine is None or not engine.has_work()
+        patience: float | None = 0.0
+        if engine is None or not (self._loans.busy or engine.has_work()):
+            patience = self._loans.wait_s
         while True:
             try:
-                command = self._inbox.get(block=idle)
+                command = self._inbox.get(block=patience != 0.0, timeout=patience or None)
             except queue.Empty:
                 return True
-            idle = False
+            patience = 0.0
             match command:
                 case _Stop():
                     return False
+                case _Submit() if self._loans.busy:
+                    self._held.append(command)
                 case _Submit(channel, accepted):
                     self._add(engine, channel, accepted)
+                case _Lend(loan) if engine is None:
+                    loan.end(self._load_error or EngineFailure("The engine is not loaded."))
+                case _Lend(loan):
+                    self._loans.add(loan)
                 # Ids of a rebuilt engine begin anew, so the id alone could name somebody else's request.
                 case _Cancel(channel) if engine is not None and self._channels.get(channel.request_id) is channel:
                     engine.cancel(channel.request_id)
@@ -221,12 +271,29 @@ class EngineService:
             events = engine.step()
         except Exception as error:  # noqa: BLE001 - whatever breaks a step, its requests must hear of it and the service live on
             _log.exception("An engine step failed; the engine is rebuilt")
-            self._end_all("failed", f"The engine failed in the middle of a step: {_words(error)}. It restarts; try again.")
-            self._close(engine)
-            return self._load("Restarting the engine after a failure")
+            return self._restart(engine, f"The engine failed in the middle of a step: {_words(error)}. It restarts; try again.")
         for event in events:
             self._dispatch(event)
         return engine
+
+    def _advance(self, engine: EngineLike) -> EngineLike | None:
+        """One step of lent work; requests that were held back run when it rests. Returns the engine to go on with."""
+        sound = self._loans.advance(engine)
+        kept = engine if sound else self._restart(engine, "The engine restarts.")
+        if not self._loans.busy:
+            held, self._held = self._held, []
+            for submitted in held:
+                self._add(kept, submitted.channel, submitted.accepted)
+        return kept
+
+    def _restart(self, engine: EngineLike, why: str) -> EngineLike | None:
+        self._end_all("failed", why)
+        self._loans.end_started(EngineFailure(why))
+        self._close(engine)
+        restarted = self._load("Restarting the engine after a failure")
+        if restarted is None:
+            self._loans.end_all(self._load_error or EngineFailure(why))
+        return restarted
 
     def _dispatch(self, event: Event) -> None:
         channel = self._channels.get(event.request_id)
@@ -271,6 +338,10 @@ class EngineService:
         """Leaves nobody waiting, whatever the reason for ending."""
         with self._gate:
             self._closed = True
+        stopped = EngineFailure("The engine service has stopped.")
+        self._loans.end_all(stopped)
+        for submitted in self._held:
+            submitted.accepted.set_exception(stopped)
         if engine is not None:
             for request_id in self._channels:
                 engine.cancel(request_id)
@@ -279,14 +350,16 @@ class EngineService:
             self._close(engine)
         self._end_all("cancelled")
         if not self._settled.is_set() or self._load_error is None:
-            self._fail(EngineFailure("The engine service has stopped."))
+            self._fail(stopped)
         while True:
             try:
                 command = self._inbox.get_nowait()
             except queue.Empty:
                 return
             if isinstance(command, _Submit):
-                command.accepted.set_exception(EngineFailure("The engine service has stopped."))
+                command.accepted.set_exception(stopped)
+            elif isinstance(command, _Lend):
+                command.loan.end(stopped)
 
     def _step_once_more(self, engine: EngineLike) -> None:
         """Lets the engine end its cancelled requests itself: their results have the engine's own times."""

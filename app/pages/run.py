@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from app.cadence import Cadence
 from app.handles import RequestHandle
 from app.live import LiveBoard, LiveRun
 from app.render import Lane, compare_tokens, event_json, json_bytes, metrics_json, speedup
@@ -24,6 +27,7 @@ from storage.provenance import provenance
 if TYPE_CHECKING:
     from storage.store import Store
 
+LOOK_S = 0.05  # between looks at what came and whether to stop
 UPDATE_S = 0.08
 SILENCE_S = 1.0
 PLAYGROUND = "playground"  # kind of the stored runs
@@ -112,7 +116,10 @@ class PlaygroundRun:
             if self.form.drafter != PLAIN_DRAFTER and self.form.plain != "off":
                 lanes = ["main", "plain"] if self.form.plain == "after" else ["plain", "main"]
             for lane in lanes:
-                await self._submit(lane)
+                async for text in self._submit(lane):
+                    yield text
+                if self._over:
+                    return
                 async for text in self._follow(lane):
                     yield text
                 if self.results[lane].finish_reason in ("cancelled", "failed"):
@@ -127,22 +134,32 @@ class PlaygroundRun:
             yield notice("loading", status.message, status.progress)
             await asyncio.sleep(3 * UPDATE_S)
 
-    async def _submit(self, lane: Lane) -> None:
-        """Hands one lane to the engine; the run is opened in the store with the first."""
+    async def _submit(self, lane: Lane) -> AsyncIterator[str]:
+        """Hands one lane to the engine; the run is opened in the store with the first.
+
+        While the engine is lent to a measurement this takes until its next rest, and the page is told so; a Stop ends the wait.
+        """
         if not self.run_id:
             await asyncio.to_thread(self._open_run)
         request = self.request if lane == "main" else plain_request(self.request)
         run_id = self.run_id if self._saved else None
         self._lane = lane
+        call = partial(self.service.submit, request, run_id, LANE_LABELS[lane], self.cancel)
+        submitted = asyncio.ensure_future(asyncio.to_thread(call))
         try:
-            self._handle = await asyncio.to_thread(self.service.submit, request, run_id, LANE_LABELS[lane])
+            while not (await asyncio.wait([submitted], timeout=3 * UPDATE_S))[0]:
+                if self.service.lent:
+                    yield notice("measuring")
+            self._handle = submitted.result()
         except DraftboardError as error:
             if self._live is not None:
                 await asyncio.to_thread(self._finish, str(error))
             elif self._saved:
                 await asyncio.to_thread(self.store.delete_run, self.run_id)  # nothing ran, so there is nothing to keep
             self._over = True
-            raise
+            if not self.cancel.is_set():
+                raise
+            yield notice("idle") if self._live is None else self._live.delta()
 
     def _open_run(self) -> None:
         info = self.service.wait_ready(0.0)
@@ -164,32 +181,31 @@ class PlaygroundRun:
         live, handle = self._open_live(), self._handle
         assert handle is not None, "a lane is followed after it was submitted"
         metrics = MetricsAccumulator(handle.request.drafter.gamma)
+        cadence = Cadence(time.monotonic())
         silent = 0.0
         yield live.delta()
         while not handle.done:
             if self.cancel.is_set():
                 handle.cancel()
-            if self._take(lane, live, handle, metrics):
+            silent += LOOK_S
+            if cadence.due(self._take(lane, live, handle, metrics), time.monotonic()) or silent >= SILENCE_S:
                 silent = 0.0
-                yield live.delta()
-            elif (silent := silent + UPDATE_S) >= SILENCE_S:
-                silent = 0.0
+                if not handle.done:
+                    live.set_metrics(lane, metrics_json(metrics.snapshot()))
                 yield live.delta()  # a closed tab is noticed only at a yield
             if not handle.done:
-                await asyncio.sleep(UPDATE_S)
+                await asyncio.sleep(LOOK_S)
 
-    def _take(self, lane: Lane, live: LiveRun, handle: RequestHandle, metrics: MetricsAccumulator) -> bool:
-        """Moves what the engine has given into the live run; False when there was nothing."""
+    def _take(self, lane: Lane, live: LiveRun, handle: RequestHandle, metrics: MetricsAccumulator) -> list[Event]:
+        """Moves what the engine has given into the live run."""
         events = handle.drain(0.0)
         for event in events:
             self._note(lane, live, event)
             if isinstance(event, Stepped):
                 metrics.add(event.step)
-        if events and not handle.done:
-            live.set_metrics(lane, metrics_json(metrics.snapshot()))
         if handle.done and handle.record_error:
             self.warning = handle.record_error
-        return bool(events)
+        return events
 
     def _note(self, lane: Lane, live: LiveRun, event: Event) -> None:
         live.add(event_json(event, lane))
@@ -209,10 +225,12 @@ class PlaygroundRun:
                 self.warning = str(refused)
         last["warn"] = self.warning  # not before: the store may have refused the end
         live.add(last)
-        live.finished = True
+        live.end()
         self._over = True
 
     def _status(self, error: str | None) -> tuple[str, str | None]:
+        if error is not None and self.cancel.is_set():
+            return "cancelled", None
         reasons = {result.finish_reason for result in self.results.values()}
         failed = next((result.error for result in self.results.values() if result.error), None)
         if error is not None or "failed" in reasons:
@@ -247,6 +265,7 @@ class PlaygroundRun:
         """After a closed tab or an error: frees the request; a thread writes the end, since nobody awaits this run any more."""
         if self._over or not self.run_id:
             return
+        self.cancel.set()
         if self._handle is not None:
             self._handle.cancel()
         threading.Thread(target=self._end_abandoned, name="draftboard-closing", daemon=True).start()
