@@ -10,6 +10,7 @@ import torch
 from engine.config import NO_DRAFTER, EngineConfig
 from engine.drafters.base import Drafter
 from engine.drafters.draft_model import DraftModelDrafter
+from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle import EagleDrafter
 from engine.drafters.lookahead import LookaheadDrafter
 from engine.drafters.medusa import MedusaDrafter
@@ -19,6 +20,7 @@ from engine.errors import UnsupportedModelError
 from engine.head_runner import HeadRunner
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder, make_eagle
+from engine.models.draft_files import drafted_tokens, read_card
 from engine.models.head_files import EagleFile, MedusaFile, load_head
 from engine.models.head_parts import TargetParts
 from engine.models.kernel import Kernel, choose_kernel
@@ -120,23 +122,51 @@ def _sizes(config: EngineConfig, length: int, budget: int) -> dict[str, int]:
 
 def _draft_model(source: str, config: EngineConfig, target: Target, budget: int) -> Drafter:
     files = locate(source, lambda message, fraction: None)
-    same = files.folder == target.files.folder
-    if not same:
-        check_same_tokens(target.tokenizer, Tokenizer(files.folder))
-    # The target drafting for itself (a check that everything is accepted) shares the weights, not the KV.
-    decoder = target.runner.decoder
-    if not same:
+    ours, token_ids = target.files.spec, None
+    if files.folder == target.files.folder:
+        # The target drafting for itself (a check that everything is accepted) shares the weights, not the KV.
+        decoder = target.runner.decoder
+    else:
+        _check_draft_model(files, target)
+        tensors = load_tensors(files)
+        token_ids = drafted_tokens(files.name, tensors, ours.vocab_size)
         kernel = choose_kernel(config.dtype, target.device, files.spec)
-        decoder = make_decoder(files.spec, load_tensors(files), kernel, target.device, target.threads)
+        owner = target.runner.decoder if files.spec.draft_vocab_size else None
+        decoder = make_decoder(files.spec, tensors, kernel, target.device, target.threads, owner)
     length = min(target.length, files.spec.max_position_embeddings)
-    return DraftModelDrafter(ModelRunner(decoder, **_sizes(config, length, budget)), target.files.spec.vocab_size)
+    runner = ModelRunner(decoder, **_sizes(config, length, budget))
+    return DraftModelDrafter(runner, DraftVocabulary(token_ids, ours.vocab_size))
+
+
+def _check_draft_model(files: ModelFiles, target: Target) -> None:
+    """Refuse one whose tokens, or whose borrowed embedding, are not the target's."""
+    name, shape = f"The draft model {files.name}", files.spec
+    has_tokenizer = (files.folder / "tokenizer.json").is_file()
+    if has_tokenizer:
+        check_same_tokens(target.tokenizer, Tokenizer(files.folder))
+        if shape.draft_vocab_size is None:
+            return
+    card = read_card(files.folder, name, target.files.model_hash)
+    if not has_tokenizer and "target_hash" not in (card or {}):
+        raise UnsupportedModelError(
+            f"{name} has no tokenizer.json and no card.json that names its target; allowed: either of them."
+        )
+    if shape.draft_vocab_size is not None:
+        ours = target.files.spec
+        for what in ("hidden_size", "vocab_size", "head_dim"):
+            has, wants = getattr(shape, what), getattr(ours, what)
+            if has != wants:
+                raise UnsupportedModelError(
+                    f"{name} takes the target's embedding, but was made for another target: "
+                    f"its {what} is {has}, the target's is {wants}."
+                )
 
 
 def _eagle(source: str, config: EngineConfig, target: Target, budget: int) -> Drafter:
     file = load_head(source, target.files.spec, target.files.model_hash)
     if not isinstance(file, EagleFile):
         raise UnsupportedModelError(f"{source} holds Medusa heads; start with --medusa {source}.")
-    head = make_eagle(file, _target_parts(target), target.kernel, target.device, target.threads, target.length)
+    head = make_eagle(file, _target_parts(target), target.runner.decoder, target.threads, target.length)
     return EagleDrafter(HeadRunner(head, **_sizes(config, target.length, budget)), file.token_ids)
 
 
@@ -152,6 +182,8 @@ def _medusa(source: str, config: EngineConfig, target: Target, budget: int) -> D
 
 def _target_parts(target: Target) -> TargetParts:
     spec, tensors = target.files.spec, load_tensors(target.files)
-    embedding = tensors["model.embed_tokens.weight"]
-    head = embedding if spec.tie_word_embeddings else tensors["lm_head.weight"]
+    stored, used = tensors["model.embed_tokens.weight"], target.runner.decoder.embedding
+    head = stored if spec.tie_word_embeddings else tensors["lm_head.weight"]
+    # The decoder's own where a head can read it, which saves a copy on a GPU.
+    embedding = used if isinstance(used, torch.Tensor) else stored
     return TargetParts(embedding, tensors["model.norm.weight"], head, spec.rms_norm_eps)

@@ -11,7 +11,7 @@ import torch
 from engine.config import EngineConfig
 from engine.drafter_loading import Progress, Target, load_drafters
 from engine.drafters.base import Drafter
-from engine.errors import InvalidRequestError
+from engine.errors import InvalidRequestError, UnsupportedModelError
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder
 from engine.models.kernel import choose_kernel
@@ -39,6 +39,10 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
     threads = config.threads or psutil.cpu_count(logical=False) or os.cpu_count() or 1
     torch.set_num_threads(threads)
     files = locate(config.model, lambda message, fraction: progress(message, fraction * 0.6))
+    if files.spec.draft_vocab_size is not None:
+        raise UnsupportedModelError(
+            f"{files.name} is a draft model without an embedding; use it with --draft-model {files.name}."
+        )
     kernel = choose_kernel(config.dtype, device, files.spec)
     tokenizer = Tokenizer(files.folder)
     progress("Packing the weights", 0.65)

@@ -28,18 +28,23 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Makes heads: `tiny_head("eagle" | "eagle3" | "medusa", target_folder, …)`, see `tests.heads`; equal arguments share one."""
+    """Makes what drafts: `tiny_head("eagle" | "eagle3" | "medusa" | "draft_model", target_folder, …)`; equal arguments share one.
+
+    See `tests.heads` and, for draft models without an embedding, `tests.reduced_draft`.
+    """
     folders: dict[str, Path] = {}
 
     def make(kind: str, target: Path, **options: Any) -> Path:
         # Imported here: tests without a model need not wait for torch.
         from tests.heads import eagle_folder, medusa_folder
+        from tests.reduced_draft import reduced_draft
 
+        makers = {"medusa": medusa_folder, "draft_model": reduced_draft}
         key = f"{kind} {target} {sorted(options.items())}"
         if key not in folders:
             folder = tmp_path_factory.mktemp(kind)
-            made = medusa_folder(folder, target, **options) if kind == "medusa" else eagle_folder(folder, target, kind, **options)
-            folders[key] = made
+            make = makers.get(kind)
+            folders[key] = make(folder, target, **options) if make else eagle_folder(folder, target, kind, **options)
         return folders[key]
 
     return make

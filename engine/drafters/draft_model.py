@@ -9,9 +9,9 @@ from torch import Tensor
 
 from engine.draft import Draft
 from engine.drafters.base import Drafter, Outcome
+from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.model_runner import ModelRunner, row_argmax
 from engine.models.attention import Row
-from engine.sampling import draw, target_probs
 from engine.sequence import Sequence
 
 
@@ -23,7 +23,7 @@ class DraftModelDrafter(Drafter):
 
     Args:
         runner: the draft model.
-        vocab_size: of the target; draft logits are cut or padded to it.
+        vocabulary: the tokens that its LM head has rows for.
         max_prefill: most context tokens of a sequence fed in one pass.
     """
 
@@ -31,9 +31,9 @@ class DraftModelDrafter(Drafter):
     label = "Draft model"
     summary = "A smaller model with the same tokenizer writes the draft; it needs its own weights and its own KV cache."
 
-    def __init__(self, runner: ModelRunner, vocab_size: int, max_prefill: int = 512) -> None:
+    def __init__(self, runner: ModelRunner, vocabulary: DraftVocabulary, max_prefill: int = 512) -> None:
         self._runner = runner
-        self._vocab_size = vocab_size
+        self._vocabulary = vocabulary
         self._max_prefill = max_prefill
         self._computed: dict[str, int] = {}
         self._fed: dict[str, int] = {}
@@ -56,7 +56,7 @@ class DraftModelDrafter(Drafter):
         return False
 
     def _catch_up(self, sequences: list[Sequence]) -> Tensor:
-        """Feed what the draft model has not seen, in chunks; returns the logits [sequences, vocab] after the last tokens."""
+        """Feed what the draft model has not seen, in chunks; returns logits [sequences, draft vocab] after the last tokens."""
         while True:
             rows = [self._missing(sequence) for sequence in sequences]
             behind = [row for row, s in zip(rows, sequences, strict=True) if row.end < len(s.token_ids)]
@@ -75,12 +75,8 @@ class DraftModelDrafter(Drafter):
         return Row(self._runner.pool.lane(sequence.seq_id), begin, sequence.token_ids[begin : begin + self._max_prefill])
 
     def _logits(self, rows: list[Row]) -> Tensor:
-        """Feed rows; draft logits after each as [rows, target vocab]: padding on either side never gets probability."""
-        logits = torch.stack([part[-1] for part in self._runner.forward(rows, [1] * len(rows)).logits])
-        missing = self._vocab_size - logits.shape[-1]
-        if missing > 0:
-            return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
-        return logits[:, : self._vocab_size]
+        """Feed rows; draft logits after each as [rows, draft vocab]."""
+        return self._vocabulary.known(torch.stack([part[-1] for part in self._runner.forward(rows, [1] * len(rows)).logits]))
 
     def _draft(self, active: list[Sequence], logits: Tensor, drafts: dict[str, Draft]) -> None:
         """Draw a token for each sequence from its last logits, feed it, and so on until each has `draft_depth` tokens."""
@@ -90,10 +86,10 @@ class DraftModelDrafter(Drafter):
             best = row_argmax(logits).tolist()
             for i, sequence in enumerate(active):
                 if sequence.sampling.greedy:
-                    chains[sequence.seq_id].append(best[i])
+                    chains[sequence.seq_id].append(self._vocabulary.token(best[i]))
                     continue
-                q = target_probs(logits[i : i + 1], sequence.sampling)[0]
-                chains[sequence.seq_id].append(draw(q, sequence.random.uniform()))
+                token, q = self._vocabulary.drawn(logits[i : i + 1], sequence)
+                chains[sequence.seq_id].append(token)
                 probs[sequence.seq_id].append(q)
             active = [s for s in active if len(chains[s.seq_id]) < s.draft_depth]
             if active:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from engine.draft import Draft
 from engine.drafters.base import Drafter, Outcome, PromptChunk
-from engine.drafters.eagle_chain import DraftVocabulary, GrowingChain
+from engine.drafters.draft_vocabulary import DraftVocabulary
+from engine.drafters.eagle_chain import GrowingChain
 from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
 from engine.head_runner import HeadRunner
 from engine.models.attention import Row

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.draft import ROOT, Draft
 from engine.drafters.best_tokens import best_tokens
-from engine.drafters.eagle_chain import DraftVocabulary
+from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.models.attention import Row
 from engine.models.eagle_pass import HeadRow
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.draft import Draft
 from engine.drafters.base import Drafter, Outcome, PromptChunk
 from engine.drafters.best_tokens import best_tokens
-from engine.drafters.eagle_chain import DraftVocabulary
+from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.static_tree import StaticTree, build_tree, prior_rates
 from engine.models.medusa_pass import MedusaLike
 from engine.records import DrafterOption

@@ -16,24 +16,43 @@ from engine.models.spec import ModelSpec
 
 
 def make_decoder(
-    spec: ModelSpec, tensors: Mapping[str, Tensor], kernel: Kernel, device: torch.device, threads: int | None = None
+    spec: ModelSpec,
+    tensors: Mapping[str, Tensor],
+    kernel: Kernel,
+    device: torch.device,
+    threads: int | None = None,
+    owner: DecoderLike | None = None,
 ) -> DecoderLike:
-    """A decoder; `threads` (torch's number when None) counts for compiled passes."""
+    """A decoder.
+
+    Args:
+        threads: of compiled passes; torch's number when None.
+        owner: a decoder with the same kernel whose embedding it uses in place, where `tensors` has none.
+    """
     if kernel.name == "plain":
-        return Decoder(spec, tensors, kernel, device)
+        return Decoder(spec, tensors, kernel, device, owner.embedding if isinstance(owner, Decoder) else None)
     # Imported here: loading the compiler takes half a second, which a GPU need not wait for.
     from engine.models.fused.decoder import FusedDecoder
 
-    return FusedDecoder(spec, tensors, kernel, threads or torch.get_num_threads())
+    table = owner.embedding if isinstance(owner, FusedDecoder) else None
+    return FusedDecoder(spec, tensors, kernel, threads or torch.get_num_threads(), table)
 
 
-def make_eagle(
-    file: EagleFile, target: TargetParts, kernel: Kernel, device: torch.device, threads: int, max_tokens: int
-) -> EagleLike:
-    """An EAGLE head for a target with this kernel; `max_tokens` is the target's longest context."""
+def make_eagle(file: EagleFile, target: TargetParts, decoder: DecoderLike, threads: int, max_tokens: int) -> EagleLike:
+    """An EAGLE head for a target.
+
+    Args:
+        target, decoder: the target's weights, and what runs it.
+        threads: of compiled passes.
+        max_tokens: the target's longest context.
+    """
+    kernel = decoder.kernel
     # The compiled pass takes heads as wide as whole blocks, which the target's say nothing about.
     if kernel.name == "plain" or file.config.head_dim % 32:
-        return PlainEagle(file.module(), target, file.token_ids, file.embedding, kernel.activation, device)
-    from engine.models.fused.head import FusedEagle
+        return PlainEagle(file.module(), target, file.token_ids, file.embedding, kernel.activation, decoder.device)
+    from engine.models.fused.decoder import FusedDecoder
+    from engine.models.fused.head import FusedEagle, TargetPanels
 
-    return FusedEagle(file.module(), target, file.token_ids, file.embedding, kernel, threads, max_tokens)
+    assert isinstance(decoder, FusedDecoder), "the decoder of every kernel but the plain one"
+    panels = TargetPanels(decoder.embedding, decoder.head)
+    return FusedEagle(file.module(), target, panels, file.token_ids, file.embedding, kernel, threads, max_tokens)

@@ -7,7 +7,7 @@ the CPU whatever the kernel, since rounding it to bf16 in every layer makes near
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,13 +19,16 @@ from engine.models.kernel import Kernel
 from engine.models.rotary import interleave_rows, rotary_table, rotate
 from engine.models.spec import ModelSpec
 
+if TYPE_CHECKING:
+    from engine.models.fused.panels import Panels
+
 # Draft tokens of a sequence at the end of its context lie behind the last position of the model; none of them is emitted.
 POSITION_MARGIN = 512
 
 
 class DecoderOutput(NamedTuple):
     """Attributes:
-    logits: [rows asked for, vocab] fp32.
+    logits: [rows asked for, vocab] fp32 (`spec.head_rows` tokens).
     hidden: the residual stream after each layer of `capture`, [tokens, hidden] each.
     """
 
@@ -41,12 +44,16 @@ class DecoderLike(Protocol):
     device: torch.device
 
     @property
+    def embedding(self) -> Tensor | Panels:
+        """The embedding in the layout of the decoder's kernel, for others that use it in place."""
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one token of plain decoding reads."""
 
     @property
     def parameters(self) -> int:
-        """Number of weights, counting a tied embedding once."""
+        """Number of weights, counting a tied embedding once and another decoder's not at all."""
 
     def make_cache(self, num_lanes: int, lane_tokens: int) -> KVArena:
         """An empty cache in the layout that `forward` reads."""
@@ -122,17 +129,26 @@ class Decoder:
         spec: shape of the model.
         tensors: weights under their Hugging Face names, complete (see `loader.load_tensors`).
         kernel, device: see `kernel.choose_kernel`.
+        embedding: another decoder's, where `tensors` has none; it stays where it is.
     """
 
-    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], kernel: Kernel, device: torch.device) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        tensors: Mapping[str, Tensor],
+        kernel: Kernel,
+        device: torch.device,
+        embedding: Tensor | None = None,
+    ) -> None:
         self.spec, self.kernel, self.device = spec, kernel, device
         self.residual_dtype = torch.float32 if device.type == "cpu" else kernel.activation
-        embedding = tensors["model.embed_tokens.weight"]
+        self._shares = embedding is not None
+        table = tensors["model.embed_tokens.weight"] if embedding is None else embedding
         # Rows of the table are read one by one, so a half-precision copy costs nothing and saves memory.
-        self._embedding = embedding.to(device, kernel.weight).contiguous()
+        self.embedding = table.to(device, kernel.weight).contiguous()
         self._layers = [_Layer(spec, tensors, i, kernel, device) for i in range(spec.num_layers)]
         self._norm = tensors["model.norm.weight"].to(device, self.residual_dtype)
-        head = embedding if spec.tie_word_embeddings else tensors["lm_head.weight"]
+        head = table if spec.tie_word_embeddings else tensors["lm_head.weight"]
         self._head = _Linear(kernel, head, None, device)
         self._rotary = rotary_table(spec, spec.max_position_embeddings + POSITION_MARGIN, device)
 
@@ -146,8 +162,8 @@ class Decoder:
 
     @property
     def parameters(self) -> int:
-        """Number of weights, counting a tied embedding once."""
-        embedding = 0 if self.spec.tie_word_embeddings else self._embedding.numel()
+        """See `DecoderLike`."""
+        embedding = 0 if self.spec.tie_word_embeddings or self._shares else self.embedding.numel()
         return self.weight_bytes // self.kernel.weight.itemsize + embedding
 
     def make_cache(self, num_lanes: int, lane_tokens: int) -> KVCache:
@@ -172,7 +188,7 @@ class Decoder:
             ends = plan.offsets[1:]
             places = [place for end, count in zip(ends, logit_counts, strict=True) for place in range(end - count, end)]
             picks = torch.tensor(places, dtype=torch.long, device=self.device)
-        x = F.embedding(plan.token_ids, self._embedding).to(self.residual_dtype)
+        x = F.embedding(plan.token_ids, self.embedding).to(self.residual_dtype)
         angles = self._rotary[plan.positions]
         wanted = {layer % spec.num_layers for layer in capture}
         kept: dict[int, Tensor] = {}
@@ -184,7 +200,7 @@ class Decoder:
                 kept[index] = x.clone()
         if picks is not None:
             x = x[picks]
-        logits = self._head(self._normed(x, self._norm)).float() if x.shape[0] else x.new_empty(0, spec.vocab_size)
+        logits = self._head(self._normed(x, self._norm)).float() if x.shape[0] else x.new_empty(0, spec.head_rows)
         return DecoderOutput(logits, tuple(kept[layer % spec.num_layers] for layer in capture))
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import CorruptWeightsError, ModelNotFoundError, UnsupportedModelError
+from engine.models.draft_files import drafted_tokens, read_card, read_object
 from engine.models.eagle_head import EagleConfig, EagleHead
 from engine.models.head_layouts import eagle_config_of, medusa_config_of, normalise
 from engine.models.medusa_heads import MedusaConfig, MedusaHeads
@@ -92,16 +92,11 @@ def load_head(name: str, target: ModelSpec, target_hash: str) -> EagleFile | Med
         UnsupportedModelError: another layout, or a head that was made for another target.
     """
     folder = _folder(name)
-    config = _read_json(folder / "config.json") or {}
-    card = _read_json(folder / "card.json")
-    if card is not None and card.get("target_hash", target_hash) != target_hash:
-        raise UnsupportedModelError(
-            f"The head {name} was made for another target: its card names {card.get('target', 'one')} "
-            f"({_short(str(card['target_hash']))}), this target is {_short(target_hash)}."
-        )
+    config = read_object(folder / "config.json") or {}
+    card = read_card(folder, f"The head {name}", target_hash)
     kind, tensors = normalise(_read_weights(folder, name))
     _check_width(name, kind, config, tensors, target)
-    token_ids = _token_ids(name, tensors, target.vocab_size)
+    token_ids = drafted_tokens(name, tensors, target.vocab_size)
     beside = {key: tensors.pop(key) for key in _BESIDE if key in tensors}
     if kind == "medusa":
         medusa = medusa_config_of(tensors, target)
@@ -136,17 +131,6 @@ def _check_vocabulary(name: str, rows: int, token_ids: Tensor | None, target: Mo
             f"The head {name} has {rows} tokens and a table for {mapped}; "
             f"allowed: a row for each of the target's {target.vocab_size} tokens, or a d2t or token_map of as many rows."
         )
-
-
-def _token_ids(name: str, tensors: Mapping[str, Tensor], vocab_size: int) -> Tensor | None:
-    ids = None
-    if "d2t" in tensors:
-        ids = tensors["d2t"].long() + torch.arange(len(tensors["d2t"]))
-    elif "token_map" in tensors:
-        ids = tensors["token_map"].long()
-    if ids is not None and (ids.min() < 0 or ids.max() >= vocab_size or len(ids.unique()) != len(ids)):
-        raise CorruptWeightsError(f"The token table of {name} names tokens twice, or tokens that the target has not.")
-    return ids
 
 
 def _strict(name: str, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -197,18 +181,3 @@ def _read_weights(folder: Path, name: str) -> dict[str, Tensor]:
     if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise CorruptWeightsError(f"The weights of the head {name} are not a plain table of tensors.")
     return tensors
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CorruptWeightsError(f"{path} cannot be read ({error}).") from error
-    return value if isinstance(value, dict) else None
-
-
-def _short(model_hash: str) -> str:
-    kind, _, digest = model_hash.partition(":")
-    return f"{kind}:{digest[:12]}"

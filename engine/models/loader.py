@@ -17,13 +17,14 @@ from torch import Tensor
 from engine.config import EMBEDDED_MODEL
 from engine.errors import CorruptWeightsError, ModelNotFoundError, UnsupportedModelError
 from engine.models.gguf_cache import embedded_folder
-from engine.models.spec import ModelSpec, expected_tensors, spec_from_config
+from engine.models.spec import TOKEN_TABLE, ModelSpec, expected_tensors, spec_from_config
 
 Progress = Callable[[str, float], None]
 
 ALLOWED = f"'{EMBEDDED_MODEL}', a folder with config.json and *.safetensors, or a Hugging Face id such as 'Qwen/Qwen2.5-0.5B'"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct (embedded)"
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+TABLE_DTYPES = (torch.int64, torch.int32)
 MIB = 1 << 20
 # Reading more than this at every start would take longer than loading the model.
 WHOLE_HASH_BYTES = 64 * MIB
@@ -82,7 +83,7 @@ def load_tensors(files: ModelFiles) -> dict[str, Tensor]:
 
     Raises:
         CorruptWeightsError: a file that cannot be read, a missing or misshapen tensor, or one that does not belong there.
-        UnsupportedModelError: weights in a dtype other than fp32, fp16, bf16.
+        UnsupportedModelError: weights in a dtype other than fp32, fp16, bf16, or a token table of no whole numbers.
     """
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(files.folder):
@@ -113,9 +114,10 @@ def _check(files: ModelFiles, tensors: dict[str, Tensor]) -> None:
             raise CorruptWeightsError(
                 f"{name} of {files.name} has the shape {_shape(tensor.shape)}; config.json asks for {_shape(shape)}."
             )
-        if tensor.dtype not in FLOAT_DTYPES:
+        allowed, names = (TABLE_DTYPES, "int64, int32") if name == TOKEN_TABLE else (FLOAT_DTYPES, "fp32, fp16, bf16")
+        if tensor.dtype not in allowed:
             dtype = str(tensor.dtype).removeprefix("torch.")
-            raise UnsupportedModelError(f"{name} of {files.name} is stored as {dtype}; supported: fp32, fp16, bf16.")
+            raise UnsupportedModelError(f"{name} of {files.name} is stored as {dtype}; supported: {names}.")
 
 
 def _read_shard(path: Path) -> dict[str, Tensor]:

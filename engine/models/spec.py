@@ -30,6 +30,8 @@ _FAMILIES: Mapping[str, _Family] = {
     "Qwen3ForCausalLM": _Family(32768, 32, 128, qk_norm=True, sliding_window=4096, window_is_opt_in=True),
 }
 SUPPORTED = tuple(_FAMILIES)
+# Whole numbers, unlike all other tensors.
+TOKEN_TABLE = "d2t"
 
 _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
 
@@ -48,6 +50,9 @@ class ModelSpec:
         qkv_bias, o_bias, mlp_bias: whether the projections have biases (q, k, v; attention output; gate, up, down).
         qk_norm: whether queries and keys are RMS-normalised per head.
         eos_token_ids: ids that end a text, those of config.json before those of generation_config.json.
+        draft_vocab_size: rows of the LM head of a draft model that has no embedding of its own but uses the target's, and that
+            can draft so many of the target's tokens; None: a complete model. (Frequent tokens alone: FR-Spec, Zhao et al. 2025,
+            arXiv 2502.14856.)
     """
 
     architecture: str
@@ -68,6 +73,12 @@ class ModelSpec:
     mlp_bias: bool
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
+    draft_vocab_size: int | None = None
+
+    @property
+    def head_rows(self) -> int:
+        """Tokens that the model gives logits for."""
+        return self.draft_vocab_size or self.vocab_size
 
     def kv_bytes_per_token(self, bytes_per_value: int) -> int:
         """Bytes of keys and values that one token takes in all layers together."""
@@ -104,9 +115,10 @@ def spec_from_config(config: Mapping[str, Any], generation_config: Mapping[str, 
     _refuse_sliding_window(config, family, num_layers, max_positions)
     attention_bias = bool(config.get("attention_bias", False))
     rope_theta, rope_scaling = _rope(config, max_positions)
+    vocab_size, tied = _count(config, "vocab_size"), bool(config.get("tie_word_embeddings", False))
     return ModelSpec(
         architecture=architecture,
-        vocab_size=_count(config, "vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_layers=num_layers,
         num_heads=num_heads,
@@ -117,12 +129,13 @@ def spec_from_config(config: Mapping[str, Any], generation_config: Mapping[str, 
         rope_theta=rope_theta,
         rope_scaling=rope_scaling,
         max_position_embeddings=max_positions,
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        tie_word_embeddings=tied,
         qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
         o_bias=attention_bias if family.qkv_bias is None else False,
         mlp_bias=family.may_have_mlp_bias and bool(config.get("mlp_bias", False)),
         qk_norm=family.qk_norm,
         eos_token_ids=eos_token_ids(config, generation_config),
+        draft_vocab_size=_draft_vocab_size(config, vocab_size, tied),
     )
 
 
@@ -136,10 +149,17 @@ def eos_token_ids(config: Mapping[str, Any], generation_config: Mapping[str, Any
 
 
 def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all weights of such a model, as Hugging Face checkpoints name them; no lm_head where it is tied."""
+    """Names and shapes of all weights of such a model, as Hugging Face checkpoints name them; no lm_head where it is tied.
+
+    One that uses the target's embedding has no such weight, but `d2t` (see `draft_files.drafted_tokens`).
+    """
     hidden, inner = spec.hidden_size, spec.intermediate_size
     q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (spec.vocab_size, hidden)}
+    tensors: dict[str, tuple[int, ...]] = {}
+    if spec.draft_vocab_size is None:
+        tensors["model.embed_tokens.weight"] = (spec.vocab_size, hidden)
+    else:
+        tensors[TOKEN_TABLE] = (spec.draft_vocab_size,)
     for i in range(spec.num_layers):
         layer = f"model.layers.{i}"
         projections = {
@@ -162,7 +182,7 @@ def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         tensors[f"{layer}.post_attention_layernorm.weight"] = (hidden,)
     tensors["model.norm.weight"] = (hidden,)
     if not spec.tie_word_embeddings:
-        tensors["lm_head.weight"] = (spec.vocab_size, hidden)
+        tensors["lm_head.weight"] = (spec.head_rows, hidden)
     return tensors
 
 
@@ -193,6 +213,18 @@ def _refuse_sliding_window(config: Mapping[str, Any], family: _Family, num_layer
         raise UnsupportedModelError(
             f"The model uses sliding-window attention ({size}), which is not supported; supported: full attention in every layer."
         )
+
+
+def _draft_vocab_size(config: Mapping[str, Any], vocab_size: int, tied: bool) -> int | None:
+    if config.get("draft_vocab_size") is None:
+        return None
+    rows = _count(config, "draft_vocab_size")
+    if rows > vocab_size or tied:
+        raise UnsupportedModelError(
+            f"config.json has draft_vocab_size {rows}, vocab_size {vocab_size} and tie_word_embeddings {tied}; "
+            "allowed: a draft vocabulary that is no larger, with an LM head of its own."
+        )
+    return rows
 
 
 def _rope(config: Mapping[str, Any], max_positions: int) -> tuple[float, Mapping[str, Any] | None]:

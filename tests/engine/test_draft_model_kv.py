@@ -7,6 +7,7 @@ import torch
 
 from engine.drafters.base import Outcome
 from engine.drafters.draft_model import DraftModelDrafter
+from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.model_runner import ModelRunner
 from engine.models.decoder import Decoder
 from engine.models.kernel import PLAIN_FP32
@@ -41,7 +42,7 @@ def make_drafter(
 ) -> tuple[DraftModelDrafter, CountingRunner]:
     runner = CountingRunner(decoder, max_sequences=lanes, max_tokens=100, budget_bytes=budget_tokens * PER_TOKEN, block_size=4)
     runner.fed = []
-    return DraftModelDrafter(runner, 64, max_prefill), runner
+    return DraftModelDrafter(runner, DraftVocabulary(None, 64), max_prefill), runner
 
 
 def sequence_of(drafter: DraftModelDrafter, tokens: int, seq_id: str = "a", gamma: int = 4, max_tokens: int = 1000) -> Sequence:

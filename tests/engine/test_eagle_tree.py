@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.drafters.best_tokens import best_token, best_tokens
-from engine.drafters.eagle_chain import DraftVocabulary
+from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
 from engine.models.eagle_pass import HeadRow
 

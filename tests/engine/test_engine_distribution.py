@@ -106,7 +106,22 @@ SPECS = [
 def test_four_tokens_are_distributed_as_the_target(
     engine: Engine, prompt: str, joint: dict[Outcome, float], spec: DrafterSpec
 ) -> None:
-    results = run(engine, prompt, spec)
+    assert_target_distribution(run(engine, prompt, spec), joint, spec)
+
+
+def test_so_they_are_with_a_draft_model_that_knows_some_tokens_only(
+    tiny_folder: Callable[..., Path], tiny_head: Callable[..., Path], prompt: str, joint: dict[Outcome, float]
+) -> None:
+    folder = tiny_folder(seed=1, layers=2)
+    # Disturbed as the complete one is; 40 tokens are fewer than may follow, so the others must come from rejections.
+    draft = tiny_head("draft_model", folder, prompts=(prompt,), rows=40, noise=0.1)
+    engine = Engine(EngineConfig(model=str(folder), draft_model=str(draft), dtype="fp32", threads=1, max_batch_size=64))
+    assert len({token for outcome in joint for token in outcome}) > 40
+    spec = DrafterSpec("draft_model", 2)
+    assert_target_distribution(run(engine, prompt, spec), joint, spec)
+
+
+def assert_target_distribution(results: list[RequestResult], joint: dict[Outcome, float], spec: DrafterSpec) -> None:
     counts = Counter(tuple(result.token_ids) for result in results)
     assert set(counts) <= set(joint)
     if spec.name != "null":

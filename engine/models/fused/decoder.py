@@ -15,7 +15,7 @@ from engine.models.decoder import POSITION_MARGIN, DecoderOutput
 from engine.models.fused.forward import phase_count, run_pass
 from engine.models.fused.kv_blocks import PanelCache
 from engine.models.fused.memory import GrowingMemory, shape_of
-from engine.models.fused.panels import PANEL, pack, pack_pair
+from engine.models.fused.panels import PANEL, Panels, pack, pack_pair
 from engine.models.fused.plan import plan_batch
 from engine.models.fused.tables import Weights
 from engine.models.fused.team import Team
@@ -34,22 +34,30 @@ class FusedDecoder:
         spec, tensors: as for `Decoder`.
         kernel: see `kernel.choose_kernel`.
         threads: threads of a pass.
+        embedding: another decoder's, where `tensors` has none; it stays where it is.
     """
 
-    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], kernel: Kernel, threads: int) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        tensors: Mapping[str, Tensor],
+        kernel: Kernel,
+        threads: int,
+        embedding: Panels | None = None,
+    ) -> None:
         self.spec, self.kernel, self.device = spec, kernel, torch.device("cpu")
         self._activation = np.uint16 if kernel.activation == torch.bfloat16 else np.float32
         self._team = Team(threads)
         layers = [Layer(spec, tensors, index) for index in range(spec.num_layers)]
-        embedding = tensors["model.embed_tokens.weight"]
-        self._embedding = pack(array_of(embedding))
-        self._head = self._embedding if spec.tie_word_embeddings else pack(array_of(tensors["lm_head.weight"]))
+        self._shares = embedding is not None
+        self.embedding = pack(array_of(tensors["model.embed_tokens.weight"])) if embedding is None else embedding
+        self.head = self.embedding if spec.tie_word_embeddings else pack(array_of(tensors["lm_head.weight"]))
         # Kept: the addresses in `_weights` point into them.
         self._panels = [panels for layer in layers for panels in layer.panels]
         angles = rotary_angles(spec, spec.max_position_embeddings + POSITION_MARGIN)
         self._weights = Weights(
             products=np.array([[p.data.ctypes.data for p in layer.panels] for layer in layers], np.int64),
-            head=self._head.data.ctypes.data,
+            head=self.head.data.ctypes.data,
             norms=np.stack(
                 [padded_row(norm) for norm in (*(n for la in layers for n in la.norms), array_of(tensors["model.norm.weight"]))]
             ),
@@ -62,18 +70,18 @@ class FusedDecoder:
         )
         self._sizes = [p.panels for p in layers[0].panels]
         self._memory = GrowingMemory(
-            spec, self._activation, threads, [*self._sizes, self._head.panels], phase_count(spec.num_layers)
+            spec, self._activation, threads, [*self._sizes, self.head.panels], phase_count(spec.num_layers)
         )
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one token of plain decoding reads."""
-        return sum(panels.data.nbytes for panels in self._panels) + self._head.data.nbytes
+        return sum(panels.data.nbytes for panels in self._panels) + self.head.data.nbytes
 
     @property
     def parameters(self) -> int:
-        """Number of weights, counting a tied embedding once."""
-        embedding = 0 if self.spec.tie_word_embeddings else self.spec.vocab_size * self.spec.hidden_size
+        """See `DecoderLike`."""
+        embedding = 0 if self.spec.tie_word_embeddings or self._shares else self.spec.vocab_size * self.spec.hidden_size
         return self.weight_bytes // 2 + embedding
 
     def make_cache(self, num_lanes: int, lane_tokens: int) -> PanelCache:
@@ -88,11 +96,11 @@ class FusedDecoder:
         if batch.tokens.max() >= spec.vocab_size:
             raise IndexError(f"token {batch.tokens.max()} is not in the model's vocabulary of {spec.vocab_size}")
         memory = self._memory.of(len(batch.tokens), len(batch.picks), len(capture), cache.lane_tokens)
-        shape = shape_of(spec, [*self._sizes, self._head.panels], cache, self._team.threads)
-        table = self._embedding.data.view(np.uint32)
+        shape = shape_of(spec, [*self._sizes, self.head.panels], cache, self._team.threads)
+        table = self.embedding.data.view(np.uint32)
         self._team.run(_thread_pass, shape, self._weights, batch, memory.buffers, table, memory.scratch)
         picks, tokens, wanted = len(batch.picks), len(batch.tokens), sorted({layer % spec.num_layers for layer in capture})
-        logits = torch.from_numpy(memory.buffers.logits).view(-1, PANEL * self._head.panels)[:picks, : spec.vocab_size]
+        logits = torch.from_numpy(memory.buffers.logits).view(-1, PANEL * self.head.panels)[:picks, : spec.head_rows]
         hidden = torch.from_numpy(memory.buffers.hidden[: len(wanted) * tokens * spec.hidden_size])
         kept = hidden.view(len(wanted), tokens, spec.hidden_size).clone()
         return DecoderOutput(logits, tuple(kept[wanted.index(layer % spec.num_layers)] for layer in capture))

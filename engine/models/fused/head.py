@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from engine.models.fused.decoder import array_of, padded_row
 from engine.models.fused.head_pass import HEAD_PHASES, run_head, run_product
 from engine.models.fused.kv_blocks import PanelCache
 from engine.models.fused.memory import GrowingMemory, shape_of
-from engine.models.fused.panels import BLOCK, PANEL, bf16_bits, pack, pack_pair, padded
+from engine.models.fused.panels import BLOCK, PANEL, Panels, bf16_bits, pack, pack_pair, padded
 from engine.models.fused.plan import plan_batch
 from engine.models.fused.tables import HeadFlags, Weights
 from engine.models.fused.team import Team
@@ -27,11 +27,19 @@ from engine.models.head_parts import TargetParts
 from engine.models.kernel import Kernel
 
 
+class TargetPanels(NamedTuple):
+    """The target's embedding and LM head as its own decoder holds them; heads read them in place."""
+
+    embedding: Panels
+    head: Panels
+
+
 class FusedEagle:
     """The head with its weights in panels.
 
     Args:
         head, target, token_ids, embedding: as for `PlainEagle`.
+        panels: of the target.
         kernel: `tiles` or `vectors`.
         threads: threads of a pass.
         max_tokens: longest context of the target.
@@ -41,6 +49,7 @@ class FusedEagle:
         self,
         head: EagleHead,
         target: TargetParts,
+        panels: TargetPanels,
         token_ids: Tensor | None,
         embedding: Tensor | None,
         kernel: Kernel,
@@ -61,9 +70,11 @@ class FusedEagle:
             pack_pair(array_of(mlp.gate_proj.weight), array_of(mlp.up_proj.weight), None, None),
             pack(array_of(mlp.down_proj.weight)),
         ]
-        self._embedding = pack(array_of(target.embedding if embedding is None else embedding))
-        rows = target.head if token_ids is None else target.head[token_ids]
-        self._table = pack(array_of(head.lm_head.weight if config.own_head else rows))
+        self._embedding = panels.embedding if embedding is None else pack(array_of(embedding))
+        if config.own_head:
+            self._table = pack(array_of(head.lm_head.weight))
+        else:
+            self._table = panels.head if token_ids is None else pack(array_of(target.head[token_ids]))
         wide = config.layout == "eagle3"
         self._fc = pack(array_of(head.fc.weight))
         joined_k = padded(2 * config.hidden_size, BLOCK)
@@ -95,11 +106,6 @@ class FusedEagle:
         self._activation: Any = np.uint16 if kernel.activation == torch.bfloat16 else np.float32
         self._sizes = [*(p.panels for p in self._products), self._table.panels]
         self._memory = GrowingMemory(self._spec, self._activation, threads, self._sizes, HEAD_PHASES, self._flags.joined_ld)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights that a pass reads."""
-        return sum(panels.data.nbytes for panels in [*self._products, self._table, self._fc])
 
     def make_cache(self, num_lanes: int, lane_tokens: int) -> PanelCache:
         return PanelCache(self._spec, num_lanes, lane_tokens)

@@ -11,7 +11,8 @@ from torch import Tensor
 from engine.models.attention import Row
 from engine.models.eagle_head import EagleConfig, EagleHead
 from engine.models.eagle_pass import HeadOutput, HeadRow, PlainEagle
-from engine.models.fused.head import FusedEagle
+from engine.models.fused.head import FusedEagle, TargetPanels
+from engine.models.fused.panels import pack
 from engine.models.head_parts import TargetParts
 from engine.models.kernel import TILES, VECTORS, Kernel, has_tiles
 
@@ -28,7 +29,7 @@ LAYOUTS: list[dict[str, Any]] = [
 ]
 
 
-def heads(options: dict[str, Any], kernel: Kernel) -> tuple[PlainEagle, FusedEagle]:
+def heads(options: dict[str, Any], kernel: Kernel, draft_vocab: int = DRAFT_VOCAB) -> tuple[PlainEagle, FusedEagle, TargetPanels]:
     config = EagleConfig(
         hidden_size=HIDDEN,
         num_heads=4,
@@ -38,7 +39,7 @@ def heads(options: dict[str, Any], kernel: Kernel) -> tuple[PlainEagle, FusedEag
         rms_norm_eps=1e-5,
         rope_theta=10000.0,
         vocab_size=VOCAB,
-        draft_vocab_size=DRAFT_VOCAB,
+        draft_vocab_size=draft_vocab,
         **options,
     )
     generator = torch.Generator().manual_seed(1)
@@ -51,9 +52,10 @@ def heads(options: dict[str, Any], kernel: Kernel) -> tuple[PlainEagle, FusedEag
             weight.copy_(value.bfloat16().float() if weight.dim() > 1 else value)
     embedding, table = (torch.randn(VOCAB, HIDDEN, generator=generator).bfloat16().float() for _ in range(2))
     target = TargetParts(embedding, torch.ones(HIDDEN), table, 1e-5)
-    token_ids = torch.randperm(VOCAB, generator=generator)[:DRAFT_VOCAB]
+    token_ids = None if draft_vocab == VOCAB else torch.randperm(VOCAB, generator=generator)[:draft_vocab]
     plain = PlainEagle(head, target, token_ids, None, torch.float32, torch.device("cpu"))
-    return plain, FusedEagle(head, target, token_ids, None, kernel, 2, 128)
+    panels = TargetPanels(*(pack(weight.numpy()) for weight in (embedding, table)))
+    return plain, FusedEagle(head, target, panels, token_ids, None, kernel, 2, 128), panels
 
 
 def rows(seed: int, *shapes: tuple[int, int, int], outputs: int = 0) -> list[HeadRow]:
@@ -81,7 +83,7 @@ def near(got: Tensor, expected: Tensor) -> bool:
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("options", LAYOUTS, ids=lambda options: "-".join(map(str, options.values())))
 def test_outputs_and_logits_are_those_of_the_plain_head(options: dict[str, Any], kernel: Kernel) -> None:
-    plain, fused = heads(options, kernel)
+    plain, fused, _ = heads(options, kernel)
     passes = [rows(1, (0, 0, 30), (1, 0, 3)), rows(2, (0, 30, 1), (1, 3, 5), outputs=1), rows(3, (0, 31, 2), (1, 8, 1))]
     expected, got = run(plain, passes), run(fused, passes)
     assert got.logits.shape == (3, DRAFT_VOCAB)
@@ -90,7 +92,7 @@ def test_outputs_and_logits_are_those_of_the_plain_head(options: dict[str, Any],
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_tree_below_the_first_token_is_masked(kernel: Kernel) -> None:
-    plain, fused = heads(LAYOUTS[0], kernel)
+    plain, fused, _ = heads(LAYOUTS[0], kernel)
     drawn = torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(9))
     tree = [HeadRow(Row(0, 12, [3, 4, 5, 6, 7], [-1, -1, 0, 2], [1, 1, 2, 3]), drawn, 4)]
     passes = [rows(1, (0, 0, 12)), tree]
@@ -103,8 +105,20 @@ def test_a_tree_below_the_first_token_is_masked(kernel: Kernel) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_fused_features_are_those_of_the_plain_head(kernel: Kernel) -> None:
     for options in (LAYOUTS[0], LAYOUTS[2]):
-        plain, fused = heads(options, kernel)
+        plain, fused, _ = heads(options, kernel)
         generator = torch.Generator().manual_seed(4)
         hidden = [torch.randn(7, HIDDEN, generator=generator) for _ in options["capture"]]
         with torch.inference_mode():
             assert near(fused.fuse(hidden), plain.fuse(hidden))
+
+
+def test_the_targets_embedding_and_whole_lm_head_are_read_in_place() -> None:
+    plain, fused, panels = heads(LAYOUTS[2], VECTORS, draft_vocab=VOCAB)
+    passes = [rows(1, (0, 0, 30), (1, 0, 3))]
+    expected = run(plain, passes)
+    assert near(run(fused, passes).logits, expected.logits) and expected.logits.shape == (33, VOCAB)
+    panels.head.data[:] = 0
+    assert not run(fused, passes).logits.any()
+    before = run(fused, passes).a
+    panels.embedding.data[:] = 0
+    assert not torch.equal(run(fused, passes).a, before)
