@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -15,13 +15,22 @@ from engine.records import EngineInfo
 from engine.roofline import ridge, roofline_point
 from engine.sweep_finding import crossovers, finding
 from engine.sweep_plan import DrafterChoice
-from engine.sweep_results import summarize_cells
+from engine.sweep_results import RESAMPLES, summarize_cells
+
+
+def cost_model_of(sweep: StoredSweep) -> CostModel | None:
+    """What the sweep's predictions are made from, None without a profile."""
+    return None if sweep.profile is None or "null" not in sweep.profile.drafters else fit(sweep.profile)
 
 
 def cells_of(sweep: StoredSweep) -> list[dict[str, Any]]:
     """The cells measured so far, each with its prediction (None without a profile)."""
-    model = None if sweep.profile is None or "null" not in sweep.profile.drafters else fit(sweep.profile)
-    cells = summarize_cells(sweep.measurements, sweep.settings.seed)
+    return predicted_cells(sweep, cost_model_of(sweep))
+
+
+def predicted_cells(sweep: StoredSweep, model: CostModel | None, resamples: int = RESAMPLES) -> list[dict[str, Any]]:
+    """The cells measured so far, each with what the model predicts for it; fewer resamples are sooner done, and less exact."""
+    cells = summarize_cells(sweep.measurements, sweep.settings.seed, resamples)
     for cell in cells:
         predicted = None if model is None else predicted_speedup(model, cell)
         known = predicted is not None and cell["speedup"]
@@ -91,19 +100,31 @@ def roofline(profile: CostProfile, cells: Sequence[Mapping[str, Any]]) -> dict[s
     }
 
 
+class Flag(NamedTuple):
+    """What a reader must know before trusting cells: `kind` is reused, preempted or empty, at these batch sizes."""
+
+    kind: str
+    batch_sizes: list[int]
+
+
+def flagged(cells: Sequence[Mapping[str, Any]]) -> list[Flag]:
+    """The flags that there are."""
+    suspects = {
+        "reused": {cell["batch_size"] for cell in cells if cell["prompts_reused"]},
+        "preempted": {cell["batch_size"] for cell in cells if cell["preemptions"]},
+        "empty": {cell["batch_size"] for cell in cells if not cell["n"]["steps"]},
+    }
+    return [Flag(kind, sorted(sizes)) for kind, sizes in suspects.items() if sizes]
+
+
 def flags(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader must know before trusting the cells."""
-    notes: list[str] = []
-    reused = sorted({cell["batch_size"] for cell in cells if cell["prompts_reused"]})
-    if reused:
-        notes.append(f"Prompts were used twice within cells at batch {_join(reused)}; give more with --prompts.")
-    preempted = sorted({cell["batch_size"] for cell in cells if cell["preemptions"]})
-    if preempted:
-        notes.append(f"Requests lost their KV cache at batch {_join(preempted)}; raise --kv-budget.")
-    empty = sorted({cell["batch_size"] for cell in cells if not cell["n"]["steps"]})
-    if empty:
-        notes.append(f"At batch {_join(empty)} some cells had no step in which all rows decoded; raise --max-tokens.")
-    return notes
+    """The flags as sentences."""
+    said = {
+        "reused": "Prompts were used twice within cells at batch {}; give more with --prompts.",
+        "preempted": "Requests lost their KV cache at batch {}; raise --kv-budget.",
+        "empty": "At batch {} some cells had no step in which all rows decoded; raise --max-tokens.",
+    }
+    return [said[flag.kind].format(_join(flag.batch_sizes)) for flag in flagged(cells)]
 
 
 def table(cells: Sequence[Mapping[str, Any]]) -> Table:

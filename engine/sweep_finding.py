@@ -55,30 +55,55 @@ def crossovers(cells: Sequence[Mapping[str, Any]]) -> dict[CellKey, Crossing]:
     return {line: crossing([(batch, cell["speedup"]) for batch, cell in points]) for line, points in curves(cells).items()}
 
 
+class Finding(NamedTuple):
+    """The result of a sweep: the curve that wins for longest, with what it does at both ends.
+
+    Attributes:
+        state: that of the curve's `Crossing`, "single" when it wins at its only batch size, or "unknown" without a curve.
+        line: drafter, draft length and options of the curve (batch size 0), None without one.
+        batch_size: where it falls through 1.0×, None where it does not.
+        first, last, top: (batch size, speed-up) of its smallest and largest batch and of its largest speed-up.
+    """
+
+    state: str
+    line: CellKey | None = None
+    batch_size: float | None = None
+    first: tuple[int, float] = (0, 0.0)
+    last: tuple[int, float] = (0, 0.0)
+    top: tuple[int, float] = (0, 0.0)
+
+
+def conclude(cells: Sequence[Mapping[str, Any]]) -> Finding:
+    """What the cells say, as values; `finding` puts it into words."""
+    lines = curves(cells)
+    if not lines:
+        return Finding("unknown")
+    best = max(lines, key=lambda line: (_reach(lines[line]), max(cell["speedup"] for _, cell in lines[line])))
+    points = [(batch, float(cell["speedup"])) for batch, cell in lines[best]]
+    state, batch_size = crossing(points)
+    state = "single" if state == "above" and len(points) == 1 else state
+    return Finding(state, best, batch_size, points[0], points[-1], max(points, key=lambda point: point[1]))
+
+
 def finding(cells: Sequence[Mapping[str, Any]]) -> str:
-    """The result in one sentence: the curve that wins for longest, with what it does at both ends.
+    """The result in one sentence.
 
     Example: "On this machine ngram γ=4 wins up to batch 9 and loses 18 % at 32 (1.62× at 1)."
     """
-    lines = curves(cells)
-    if not lines:
+    state, line, batch_size, first, last, top = conclude(cells)
+    if line is None:
         return "Nothing was compared with plain decoding yet."
-    best = max(lines, key=lambda line: (_reach(lines[line]), max(cell["speedup"] for _, cell in lines[line])))
-    points = lines[best]
-    (first, begin), (last, end) = points[0], points[-1]
-    state, batch_size = crossing([(batch, cell["speedup"]) for batch, cell in points])
-    top_batch, top = max(points, key=lambda point: point[1]["speedup"])
     if state == "below":
-        said = f"no drafter beats plain decoding: the closest, {best.label}, reaches {_times(top)} at batch {top_batch}"
+        said = f"no drafter beats plain decoding: the closest, {line.label}, reaches {_times(top)} at batch {top[0]}"
     elif state == "rises":
-        said = f"{best.label} loses at batch {first} ({_times(begin)}) and wins at {last} ({_times(end)})"
-    elif batch_size is None and first == last:
-        said = f"{best.label} wins at batch {first} ({_times(begin)})"
+        said = f"{line.label} loses at batch {first[0]} ({_times(first)}) and wins at {last[0]} ({_times(last)})"
+    elif state == "single":
+        said = f"{line.label} wins at batch {first[0]} ({_times(first)})"
     elif batch_size is None:
-        said = f"{best.label} wins at every batch measured ({_times(begin)} at {first}, {_times(end)} at {last})"
+        said = f"{line.label} wins at every batch measured ({_times(first)} at {first[0]}, {_times(last)} at {last[0]})"
     else:
-        loss = f"loses {100 * (1 - end['speedup']):.0f} % at {last}" if end["speedup"] < 1 else f"has {_times(end)} at {last}"
-        said = f"{best.label} wins up to batch {math.floor(batch_size)} and {loss} ({_times(top)} at {top_batch})"
+        loss = f"loses {100 * (1 - last[1]):.0f} % at {last[0]}" if last[1] < 1 else f"has {_times(last)} at {last[0]}"
+        said = f"{line.label} wins up to batch {math.floor(batch_size)} and {loss} ({_times(top)} at {top[0]})"
     return f"On this machine {said}."
 
 
@@ -88,5 +113,5 @@ def _reach(points: Curve) -> float:
     return {"above": float(points[-1][0]), "rises": float(points[-1][0])}.get(state, batch_size or 0.0)
 
 
-def _times(cell: Mapping[str, Any]) -> str:
-    return f"{cell['speedup']:.2f}×"
+def _times(point: tuple[int, float]) -> str:
+    return f"{point[1]:.2f}×"
