@@ -1,29 +1,31 @@
-"""`python -m app runs …`: looks at stored runs, exports and deletes them."""
+"""`python -m app runs …`: finds stored runs, shows, tags, exports, imports and deletes them."""
 
 from __future__ import annotations
 
 import sys
-import unicodedata
-from collections.abc import Sequence
 from datetime import datetime
-from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from app.cli_common import shown_number
+from app.run_files import FileFormat, run_file
+from app.runs_tables import printable, request_name, request_table, run_header, run_table
 from app.settings import load_settings
+from app.when import moment
+from engine.errors import InvalidRequestError, RunNotFoundError
+from storage.curation import KEPT_AFTER_DELETION
 from storage.export import summary_document, to_document
-from storage.records import DrafterUse, RunDetail, RunSummary, StoredRequest
+from storage.filters import NEWEST_FIRST, RunFilter
 from storage.store import Store
 
-runs_app = typer.Typer(name="runs", help="List, show, export and delete stored runs.", no_args_is_help=True)
+runs_app = typer.Typer(name="runs", help="Find, show, tag, export, import and delete stored runs.", no_args_is_help=True)
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="A run's id, as `runs list` shows it.", show_default=False)]
+RunIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of runs, as `runs list` shows them.", show_default=False)]
 DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The database (default: in the data folder).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -31,35 +33,53 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 _PIPE_WIDTH = 200  # where there is no terminal, nothing is to be cut to fit one
 
 
-class ExportFormat(StrEnum):
-    """What `runs export` writes."""
-
-    JSON = "json"
-    CSV = "csv"
-
-
 @runs_app.command("list")
 def list_command(
     limit: Annotated[int, typer.Option(min=1, help="Most runs to list.")] = 50,
-    offset: Annotated[int, typer.Option(min=0, help="Newer runs to skip.")] = 0,
-    search: Annotated[str, typer.Option(help="Words that the prompt, drafter, model, kind or label must hold.")] = "",
+    offset: Annotated[int, typer.Option(min=0, help="Runs to skip.")] = 0,
+    search: Annotated[str, typer.Option(help="Words that prompt, drafter, model, kind, label, tags or notes must hold.")] = "",
+    kind: Annotated[str, typer.Option(help="Only this kind: generate, playground, sweep.")] = "",
+    status: Annotated[str, typer.Option(help="Only running, done, cancelled, failed or interrupted.")] = "",
+    target: Annotated[str, typer.Option(help="A part of the target model's name.")] = "",
+    drafter: Annotated[str, typer.Option(help="Only runs with this drafter.")] = "",
+    task: Annotated[str, typer.Option(help="Only runs of this task.")] = "",
+    device: Annotated[str, typer.Option(help="A part of the device's name: cpu, cuda, H200.")] = "",
+    tag: Annotated[str, typer.Option(help="Only runs with this tag.")] = "",
+    since: Annotated[str, typer.Option(metavar="DATE", help="Begun on that day or later: 2026-01-31, or with a time.")] = "",
+    until: Annotated[str, typer.Option(metavar="DATE", help="Begun on that day or earlier.")] = "",
+    sort: Annotated[
+        str, typer.Option(help="created, title, target, kind, status, tokens_per_s or speedup; - before it turns it round.")
+    ] = NEWEST_FIRST,
+    deleted: Annotated[bool, typer.Option("--deleted", help="The deleted runs that `runs restore` brings back.")] = False,
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List runs, newest first."""
+    where = RunFilter(
+        search=search,
+        kind=kind,
+        status=status,
+        target=target,
+        device=device,
+        drafter=drafter,
+        task=task,
+        tag=tag,
+        since=_moment("since", since, end=False),
+        until=_moment("until", until, end=True),
+        deleted=deleted,
+    )
     with _open(db) as store:
-        runs = store.list_runs(limit, offset, search)
-        total = store.count_runs(search)
+        page = store.library.find(where, sort, limit, offset)
     if as_json:
-        _print_json({"total": total, "runs": [summary_document(run) for run in runs]})
+        _print_json({"total": page.total, "runs": [summary_document(run) for run in page.runs]})
         return
     console = _console()
-    if not runs:
-        console.print("No runs." if not (search or offset) else "No runs match.")
+    if not page.runs:
+        console.print("No runs." if where.empty and not offset else "No runs match.")
         return
-    console.print(_run_table(runs))
-    if total > len(runs):
-        console.print(f"{len(runs)} of {total} runs; --limit and --offset show the others.", highlight=False)
+    console.print(run_table(page.runs))
+    if page.total > len(page.runs):
+        console.print(f"{len(page.runs)} of {page.total} runs; --limit and --offset show the others.", highlight=False)
 
 
 @runs_app.command("show")
@@ -71,40 +91,126 @@ def show_command(run_id: RunId, db: DbOption = None, as_json: JsonOption = False
         _print_json(to_document(run, with_steps=False))
         return
     console = _console()
-    console.print(_run_header(run))
-    console.print(_request_table(run.requests))
+    console.print(run_header(run))
+    console.print(request_table(run.requests))
     for request in run.requests:
-        console.print(Text(f"\n{_name(request)}", style="bold"))
-        console.print(_printable(request.text), soft_wrap=True)
+        console.print(Text(f"\n{request_name(request)}", style="bold"))
+        console.print(printable(request.text), soft_wrap=True)
         if request.error:
-            console.print(_printable(request.error, style="red"), soft_wrap=True)
+            console.print(printable(request.error, style="red"), soft_wrap=True)
 
 
 @runs_app.command("export")
 def export_command(
-    run_id: RunId,
+    run_ids: RunIds,
     export_format: Annotated[
-        ExportFormat, typer.Option("--format", help="json: all of it; csv: a row a token.")
-    ] = ExportFormat.JSON,
+        FileFormat, typer.Option("--format", help="json: all of it; csv: a row a token, or a cell of a sweep.")
+    ] = FileFormat.JSON,
     db: DbOption = None,
 ) -> None:
-    """Print a whole run, every step of it, as JSON or CSV."""
+    """Print whole runs, every step of them, as JSON or CSV."""
     with _open(db) as store:
-        if export_format is ExportFormat.CSV:
-            typer.echo(store.export_csv(run_id).encode(), nl=False)
-        else:
-            _print_json(store.export_run(run_id))
+        typer.echo(run_file(store, run_ids, export_format, indent=True), nl=False)
+
+
+@runs_app.command("import")
+def import_command(
+    file: Annotated[Path, typer.Argument(help="A file that `runs export` or the page made; - is standard input.")],
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take in runs that another machine exported; those that are here already are left as they are."""
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise InvalidRequestError("file", str(file), "a readable file of runs") from error
+    with _open(db) as store:
+        report = store.library.import_runs(data)
+    if as_json:
+        _print_json({"added": report.added, "skipped": report.skipped, "restored": report.restored})
+        return
+    for run_ids, what in (
+        (report.added, "Imported the run {}."),
+        (report.restored, "The run {} was here, but deleted: it is back."),
+        (report.skipped, "The run {} is here already: left as it is."),
+    ):
+        for run_id in run_ids:
+            typer.echo(what.format(run_id))
+
+
+@runs_app.command("tag")
+def tag_command(
+    run_ids: RunIds,
+    add: Annotated[list[str] | None, typer.Option("--add", metavar="TAG", help="May be repeated.")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="May be repeated.")] = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add tags to runs, or take them away; without either, show those they have."""
+    with _open(db) as store:
+        store.library.tag(run_ids, add or (), remove or ())
+        tags = {run_id: store.get_run(run_id, with_steps=False).tags for run_id in run_ids}
+    if as_json:
+        _print_json({"tags": tags})
+        return
+    for run_id, own in tags.items():
+        typer.echo(f"{run_id}: {', '.join(own) or 'no tags'}")
+
+
+@runs_app.command("note")
+def note_command(
+    run_id: RunId,
+    text: Annotated[str | None, typer.Argument(help="The notes; an empty text takes them away, none shows them.")] = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write notes beside a run, in place of those it has."""
+    with _open(db) as store:
+        if text is not None:
+            store.library.annotate(run_id, text)
+        notes = store.get_run(run_id, with_steps=False).notes
+    if as_json:
+        _print_json({"run_id": run_id, "notes": notes})
+    else:
+        _console().print(printable(notes) if notes else "No notes.", soft_wrap=True)
 
 
 @runs_app.command("delete")
-def delete_command(run_id: RunId, db: DbOption = None, as_json: JsonOption = False) -> None:
-    """Delete a run with everything that belongs to it."""
+def delete_command(
+    run_ids: RunIds,
+    for_good: Annotated[bool, typer.Option("--for-good", help="At once, with no way back.")] = False,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete runs with everything that belongs to them; for a week, `runs restore` brings them back."""
     with _open(db) as store:
-        store.delete_run(run_id)
+        if for_good:
+            for run_id in run_ids:
+                store.delete_run(run_id)
+        else:
+            for run_id in run_ids:
+                store.get_run(run_id, with_steps=False)  # says what is wrong with an id before any run is deleted
+            store.library.discard(run_ids)
     if as_json:
-        _print_json({"deleted": run_id})
-    else:
-        typer.echo(f"Deleted the run {run_id}.")
+        _print_json({"deleted": run_ids[0] if len(run_ids) == 1 else run_ids})
+        return
+    way_back = "" if for_good else f" `runs restore` brings it back within {KEPT_AFTER_DELETION.days} days."
+    for run_id in run_ids:
+        typer.echo(f"Deleted the run {run_id}.{way_back}")
+
+
+@runs_app.command("restore")
+def restore_command(run_ids: RunIds, db: DbOption = None, as_json: JsonOption = False) -> None:
+    """Bring deleted runs back."""
+    with _open(db) as store:
+        back = store.library.restore(run_ids)
+    if as_json and back:
+        _print_json({"restored": back})
+    for run_id in () if as_json else back:
+        typer.echo(f"The run {run_id} is back.")
+    missing = [run_id for run_id in run_ids if run_id not in back]
+    if missing:
+        raise RunNotFoundError(f"There is no deleted run {missing[0][:60]!r}; `runs list --deleted` shows those there are.")
 
 
 def _open(db: str | None) -> Store:
@@ -119,88 +225,5 @@ def _print_json(document: Any) -> None:
     typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE), nl=False)
 
 
-def _run_table(runs: Sequence[RunSummary]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("ID", "Started", "Kind", "Status", "Drafters"):
-        table.add_column(name, no_wrap=True)
-    for name in ("Tokens", "Tokens/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("Prompt", overflow="ellipsis", no_wrap=True, ratio=1)
-    for run in runs:
-        table.add_row(
-            run.id,
-            _local(run.created_at),
-            _printable(run.kind),
-            run.status,
-            _printable(", ".join(_use(use) for use in run.drafters)),
-            str(run.num_output_tokens),
-            ", ".join(shown_number(use.tokens_per_s) for use in run.drafters),
-            _printable(run.title),
-        )
-    return table
-
-
-def _run_header(run: RunDetail) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    device = " ".join(str(run.provenance[name]) for name in ("device", "dtype") if run.provenance.get(name))
-    facts = {
-        "Run": run.id,
-        "Kind": run.kind,
-        "Status": run.status,
-        "Started": _local(run.created_at),
-        "Finished": "" if run.finished_at is None else _local(run.finished_at),
-        "Model": run.model,
-        "Device": device,
-        "Code": run.provenance.get("git_sha") or "",
-        "Prompt": run.title,
-        **{name: orjson.dumps(value).decode() for name, value in run.summary.items()},
-    }
-    for name, fact in facts.items():
-        if fact:
-            table.add_row(_printable(name), _printable(str(fact)))
-    return table
-
-
-def _request_table(requests: Sequence[StoredRequest]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("Request", "Status", "Ended by"):
-        table.add_column(name)
-    for name in ("Tokens", "Tokens/s", "Acceptance", "Length", "Tokens/pass", "TTFT ms", "TPOT ms"):
-        table.add_column(name, justify="right")
-    for request in requests:
-        metrics = request.metrics
-        table.add_row(
-            _printable(_name(request)),
-            request.status,
-            request.finish_reason or "–",
-            str(request.num_output_tokens),
-            shown_number(metrics.get("tokens_per_s")),
-            shown_number(metrics.get("draft_acceptance_rate"), "{:.0%}"),
-            shown_number(metrics.get("mean_acceptance_length"), "{:.2f}"),
-            shown_number(metrics.get("tokens_per_target_pass"), "{:.2f}"),
-            shown_number(metrics.get("ttft_ms"), "{:.0f}"),
-            shown_number(metrics.get("tpot_ms")),
-        )
-    return table
-
-
-def _name(request: StoredRequest) -> str:
-    drafter = request.params["drafter"]
-    used = _use(DrafterUse(drafter["name"], drafter["gamma"], 1, 0, None))
-    return f"{request.label} ({used})" if request.label else used
-
-
-def _use(use: DrafterUse) -> str:
-    return use.name if use.name == "null" else f"{use.name} γ={use.gamma}"
-
-
-def _local(moment: datetime) -> str:
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _printable(text: str, style: str = "") -> Text:
-    """Text of people and models without markup, and without control characters, which could steer the terminal."""
-    shown = "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "\ufffd" for c in text)
-    return Text(shown, style=style)
+def _moment(name: str, text: str, end: bool) -> datetime | None:
+    return moment(name, text, end) if text else None

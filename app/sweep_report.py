@@ -71,8 +71,16 @@ def document(sweep: StoredSweep, info: EngineInfo, status: str) -> dict[str, Any
 
 
 def summary(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the run's row in the store keeps, for lists."""
-    return {"finding": finding(cells), "num_cells": len(cells), "crossover": crossover_document(cells)}
+    """What the run's row in the store keeps, for lists; `speedup` and `tokens_per_s` are the best that were measured."""
+    speedups = [cell["speedup"] for cell in cells if cell["drafter"] != "null" and cell["speedup"] is not None]
+    rates = [cell["tokens_per_s"] for cell in cells if cell["tokens_per_s"] is not None]
+    return {
+        "finding": finding(cells),
+        "num_cells": len(cells),
+        "crossover": crossover_document(cells),
+        "speedup": max(speedups, default=None),
+        "tokens_per_s": max(rates, default=None),
+    }
 
 
 def crossover_document(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:

@@ -21,7 +21,7 @@ KIND = "sweep"
 CELL = "cell-"  # beginning of the names of the parts that hold measurements
 PROMPTS, PROFILE = "prompts", "profile"
 # What must be as it was, or the cells of a resumed sweep could not be compared.
-_SAME = ("model_hash", "dtype", "device", "threads", "cpu_model", "draft_model", "eagle", "medusa")
+SAME = ("model_hash", "dtype", "device", "threads", "cpu_model", "draft_model", "eagle", "medusa")
 
 
 @dataclass(slots=True)
@@ -53,7 +53,13 @@ def begin(
     engine: Mapping[str, Any] | None = None,
 ) -> StoredSweep:
     """A new run; `engine` holds the options of the command line that load the same engine again."""
-    params = {"title": title(settings), "settings": settings.to_dict(), "notes": list(notes), "engine": dict(engine or {})}
+    params = {
+        "title": title(settings),
+        "tasks": sorted(settings.tasks or {prompt.task for prompt in pool}),
+        "settings": settings.to_dict(),
+        "notes": list(notes),
+        "engine": dict(engine or {}),
+    }
     run_id = store.start_run(KIND, params, where(info))
     store.save_part(run_id, PROMPTS, {"pool": [prompt._asdict() for prompt in pool]})
     return StoredSweep(run_id, settings, list(pool), list(notes))
@@ -68,7 +74,7 @@ def resume(store: Store, run_id: str, info: EngineInfo) -> StoredSweep:
     """
     run = sweep_run(store, run_id)
     now = where(info)
-    for name in _SAME:
+    for name in SAME:
         if name in run.provenance and run.provenance[name] != now.get(name):
             raise RunNotResumableError(
                 f"The sweep {run_id} was measured with {name} {run.provenance[name]!r}, now it is {now.get(name)!r}; "
@@ -92,7 +98,7 @@ def sweep_run(store: Store, run_id: str) -> RunDetail:
 
 def of_run(run: RunDetail) -> StoredSweep:
     """The sweep that a stored run holds."""
-    cells = [Measurement(**document) for name, document in run.parts.items() if name.startswith(CELL)]
+    cells = [Measurement(**document) for name, document in run.parts.items() if is_cell(name)]
     return StoredSweep(
         run.id,
         SweepSettings.from_dict(run.params["settings"]),
@@ -101,6 +107,11 @@ def of_run(run: RunDetail) -> StoredSweep:
         sorted(cells, key=lambda cell: cell.index),
         CostProfile.from_dict(run.parts[PROFILE]) if PROFILE in run.parts else None,
     )
+
+
+def is_cell(part: str) -> bool:
+    """Whether a part of a run holds a measurement."""
+    return part.startswith(CELL)
 
 
 def follow(store: Store, sweep: StoredSweep, bench: Bench) -> Iterator[SweepEvent]:

@@ -130,11 +130,100 @@ def test_export_prints_csv(runs: Run, run_id: str, store: Store) -> None:
     assert len(list(csv.DictReader(io.StringIO(out)))) == 2 * 3 * 7
 
 
-def test_delete_deletes(runs: Run, run_id: str, store: Store) -> None:
+def test_delete_deletes_and_restore_brings_back(runs: Run, run_id: str, store: Store) -> None:
     other = store.start_run("playground", {}, {})
-    assert runs("delete", run_id) == (0, f"Deleted the run {run_id}.\n", "")
+    way_back = "`runs restore` brings it back within 7 days."
+    assert runs("delete", run_id) == (0, f"Deleted the run {run_id}. {way_back}\n", "")
     assert [run.id for run in store.list_runs()] == [other]
+    assert json.loads(runs("list", "--deleted", "--json")[1])["runs"][0]["id"] == run_id
+    assert runs("restore", run_id) == (0, f"The run {run_id} is back.\n", "")
+    assert runs("restore", run_id)[0] == 2
     assert json.loads(runs("delete", other, "--json")[1]) == {"deleted": other}
+    assert json.loads(runs("delete", run_id, "--for-good", "--json")[1]) == {"deleted": run_id}
+    code, out, err = runs("restore", other, run_id)
+    assert (code, out) == (2, f"The run {other} is back.\n") and f"no deleted run '{run_id}'" in err
+
+
+def test_a_wrong_id_among_several_deletes_none(runs: Run, run_id: str, store: Store) -> None:
+    assert runs("delete", run_id, "nope")[0] == 2
+    assert [run.id for run in store.list_runs()] == [run_id]
+
+
+def listed(runs: Run, *words: str) -> list[str]:
+    return [run["id"] for run in json.loads(runs("list", "--json", *words)[1])["runs"]]
+
+
+def test_list_filters_and_sorts(runs: Run, run_id: str, store: Store) -> None:
+    sweep = store.start_run("sweep", {"settings": {"drafters": [{"name": "eagle"}], "tasks": {"math": 1}}}, {"gpu": "H200"})
+    for words, expected in (
+        (["--kind", "sweep"], [sweep]),
+        (["--status", "done"], [run_id]),
+        (["--target", "M"], [run_id]),
+        (["--drafter", "eagle"], [sweep]),
+        (["--task", "math"], [sweep]),
+        (["--device", "h200"], [sweep]),
+        (["--tag", "nothing"], []),
+        (["--since", "2020-01-01"], [sweep, run_id]),
+        (["--until", "2020-01-01T12:00"], []),
+        (["--sort", "created"], [run_id, sweep]),
+        (["--sort", "-speedup"], [run_id, sweep]),
+    ):
+        assert listed(runs, *words) == expected, words
+    assert runs("list", "--kind", "none")[1] == "No runs match.\n"
+
+
+@pytest.mark.parametrize(("words", "sentence"), [(["--since", "soon"], "since is 'soon'"), (["--sort", "hue"], "sort is 'hue'")])
+def test_a_wrong_filter_is_one_line(runs: Run, words: list[str], sentence: str) -> None:
+    code, out, err = runs("list", *words)
+    assert (code, out) == (2, "") and sentence in err and err.count("\n") == 1
+
+
+def test_tags_and_notes_are_written_shown_and_listed(runs: Run, run_id: str) -> None:
+    assert runs("tag", run_id, "--add", "Demo", "--add", "한글") == (0, f"{run_id}: demo, 한글\n", "")
+    assert "demo, 한글" in runs("list")[1]
+    assert runs("tag", run_id, "--remove", "demo", "--remove", "한글")[1] == f"{run_id}: no tags\n"
+    assert runs("tag", run_id, "--add", "a,b")[0] == 2
+    assert runs("note", run_id)[1] == "No notes.\n"
+    assert runs("note", run_id, "for the [bold]demo[/bold] \x1b[31m")[1] == "for the [bold]demo[/bold] \ufffd[31m\n"
+    assert json.loads(runs("note", run_id, "--json")[1])["notes"].startswith("for the")
+    assert "for the [bold]demo" in runs("show", run_id)[1]
+
+
+def test_what_is_exported_here_is_imported_there(runs: Run, run_id: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(runs("export", run_id)[1], encoding="utf-8")
+    assert runs("import", str(file))[1] == f"The run {run_id} is here already: left as it is.\n"
+    runs("delete", run_id)
+    assert "it is back" in runs("import", str(file))[1]
+    runs("delete", run_id, "--for-good")
+    assert runs("import", str(file)) == (0, f"Imported the run {run_id}.\n", "")
+    assert runs("export", run_id)[1] == file.read_text(encoding="utf-8")
+    assert "Imported" in runs("show", run_id)[1]
+
+
+def test_several_runs_are_exported_as_one_file(runs: Run, run_id: str, store: Store, tmp_path: Path) -> None:
+    other = store.start_run("playground", {}, {})
+    file = tmp_path / "runs.json"
+    file.write_text(runs("export", run_id, other)[1], encoding="utf-8")
+    runs("delete", run_id, other, "--for-good")
+    assert json.loads(runs("import", str(file), "--json")[1]) == {"added": [run_id, other], "skipped": [], "restored": []}
+    csv_text = runs("export", run_id, other, "--format", "csv")[1]
+    assert csv_text == store.export_csv(run_id)  # the other has no tokens, and the header is there once
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": "draftboard.run", "version": 7}', None])
+def test_a_file_that_is_no_run_is_one_line(runs: Run, tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "run.json"
+    if content is not None:
+        file.write_bytes(content)
+    code, out, err = runs("import", str(file))
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_sweeps_and_other_runs_do_not_fit_in_one_csv(runs: Run, run_id: str, store: Store) -> None:
+    sweep = store.start_run("sweep", {}, {})
+    code, out, err = runs("export", run_id, sweep, "--format", "csv")
+    assert (code, out) == (2, "") and "their rows have other columns" in err
 
 
 @pytest.mark.parametrize("command", ["show", "export", "delete"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -22,6 +24,7 @@ from app.sweep_options import parse_drafters
 from app.sweep_run import of_run, prompt_pool
 from engine.errors import InvalidRequestError
 from engine.sweep_plan import DrafterChoice
+from storage.filters import RunFilter
 from storage.records import RunDetail
 from storage.store import Store
 from tests.fakes import INFO, FakeEngine, FakeScript
@@ -278,3 +281,32 @@ def test_equal_texts_are_one_prompt_and_equal_ids_are_refused() -> None:
     assert [prompt.prompt for prompt in pool] == ["a", "b"]
     with pytest.raises(InvalidRequestError, match="id x twice"):
         prompt_pool(parse_prompts('{"prompt": "a", "id": "x"}\n{"prompt": "b", "id": "x"}', "a.jsonl"))
+
+
+def test_a_sweep_is_found_by_its_tasks_and_drafters_and_sorted_by_its_best_cell(run: Run, database: str) -> None:
+    cells = json.loads(run(*SMALL, "--tasks", "code=1", "--json")[1])["cells"]
+    with Store(database) as store:
+        (found,) = store.library.find(RunFilter(task="code", drafter="ngram"), "-speedup").runs
+        assert found.summary["speedup"] == max(cell["speedup"] for cell in cells if cell["drafter"] == "ngram")
+        assert found.summary["tokens_per_s"] == max(cell["tokens_per_s"] for cell in cells)
+        assert store.library.find(RunFilter(task="math")).total == 0
+
+
+def test_a_sweep_as_csv_has_a_row_a_cell_with_every_figure(run: Run, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(run(*SMALL, "--json")[1])
+    assert main(["runs", "export", document["run_id"], "--format", "csv", "--db", database]) == DONE
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == len(document["cells"])
+    for row, cell in zip(rows, document["cells"], strict=True):
+        assert row["run_id"] == document["run_id"] and row.keys() == {"run_id", *cell}
+        assert float(row["tokens_per_s"]) == cell["tokens_per_s"] and row["drafter"] == cell["drafter"]
+        assert json.loads(row["kv_bytes"]) == cell["kv_bytes"]
+
+
+def test_an_imported_sweep_goes_on_elsewhere_as_it_was(run: Run, database: str, tmp_path: Path) -> None:
+    document = json.loads(run(*SMALL, "--json")[1])
+    with Store(database) as store, Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        exported = store.export_run(document["run_id"])
+        other.library.import_runs(json.dumps(exported).encode())
+        here, there = (of_run(one.get_run(document["run_id"])) for one in (store, other))
+        assert there.measurements == here.measurements and there.profile == here.profile and there.pool == here.pool
