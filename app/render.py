@@ -33,7 +33,7 @@ def json_bytes(value: object) -> bytes:
     return orjson.dumps(value).replace(b"<", b"\\u003c")
 
 
-def event_json(event: Event, lane: Lane) -> Json:
+def event_json(event: Event, lane: str) -> Json:
     """One engine event as the page takes it."""
     match event:
         case Queued(ahead=ahead):
@@ -48,7 +48,7 @@ def event_json(event: Event, lane: Lane) -> Json:
             return end_json(lane, result.finish_reason, result.lossless, result.error)
 
 
-def step_json(step: StepRecord, lane: Lane) -> Json:
+def step_json(step: StepRecord, lane: str) -> Json:
     """One step as columns.
 
     Example:
@@ -67,7 +67,7 @@ def step_json(step: StepRecord, lane: Lane) -> Json:
     return out
 
 
-def end_json(lane: Lane, reason: str, lossless: bool, error: str | None) -> Json:
+def end_json(lane: str, reason: str, lossless: bool, error: str | None) -> Json:
     """The end of one lane."""
     return {"k": "end", "l": lane, "why": reason, "lossless": lossless, "err": error}
 

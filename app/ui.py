@@ -23,6 +23,7 @@ from app.i18n import LANGUAGES, texts  # noqa: E402
 from app.pages.follow import add_follow_route  # noqa: E402
 from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
 from app.pages.playground import Playground  # noqa: E402
+from app.pages.replay_page import Replay, add_trace_route  # noqa: E402
 from app.pages.site import Page  # noqa: E402
 from app.service import EngineService  # noqa: E402
 from app.settings import Settings  # noqa: E402
@@ -71,8 +72,9 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
         return JSONResponse(document, status_code=503 if status.state == "failed" else 200)
 
     playground = Playground(service, store)
-    pages = [playground.page()]
+    pages = [playground.page(), Replay(service).page()]
     add_follow_route(app, playground.board)
+    add_trace_route(app, store)
     app.mount(STATIC_PATH, StaticFiles(directory=static), name="board")
     site = _site(pages, i18n)
     site.queue(default_concurrency_limit=4, max_size=256)

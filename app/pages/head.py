@@ -89,7 +89,7 @@ class PageHead:
     async def _right_page(self, page: Page, query: str) -> Page:
         """The page that opens the run of the address; this one without a run, or with one that does not exist."""
         run_id = parse_qs(query).get("run", [""])[0]
-        if not run_id:
+        if not run_id or page.any_run:
             return page
         try:
             kind = await asyncio.to_thread(self._kind_of, run_id)

@@ -21,6 +21,7 @@ class Page:
         build: lays the page out inside the current Blocks and wires it.
         scripts, styles: files of `app/static` in the order in which the document loads them, after the shared ones.
         kinds: of the stored runs that the page opens; the first page opens all that no other does.
+        any_run: an address of this page with a run stays here, whatever the run's kind.
     """
 
     path: str
@@ -29,6 +30,7 @@ class Page:
     scripts: Sequence[str]
     styles: Sequence[str] = ()
     kinds: Sequence[str] = ()
+    any_run: bool = False
 
 
 def page_of_kind(pages: Sequence[Page], kind: str) -> Page:

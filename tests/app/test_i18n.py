@@ -30,6 +30,14 @@ BUILT = {
     *(f"state.{one}" for one in ("idle", "starting", "loading")),
     *(f"form.plain.{one}" for one in ("after", "before", "off")),
     *(f"task.{one}" for one in TASKS),
+    *(f"phase.{one}{end}" for one in ("draft", "pass", "verdict", "outcome", "commit") for end in ("", ".about")),
+    *(f"phase.outcome.{one}" for one in ("correction", "bonus", "plain")),
+    *(f"phase.verdict.{one}" for one in ("greedy", "sampled", "lossy")),
+    *(f"phase.{one}" for one in ("draft.chain", "draft.tree", "draft.plain", "draft.none", "pass.draft", "pass.plain")),
+    *(f"phase.commit.{one}" for one in ("kept", "freed")),
+    *(f"replay.fact.{one}" for one in ("step", "time", "passes", "tokens", "accepted", "kv")),
+    *(f"play.{one}" for one in ("play", "pause", "back", "forward")),
+    *(f"cards.{one}" for one in ("start", "none", "more", "beside", "best", "notbest")),
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ ARGS = [
     "--disable-sync",
 ]
 OpenPage = Callable[..., Page]
+PLAYGROUND_READY = (".db-board .db-status", ".db-drafters label, .db-header [role=alert]:not([hidden])")
 
 
 # Not for the session: while Playwright runs, this thread has a running event loop, which other tests do not expect.
@@ -42,11 +43,21 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def open_page(browser: Browser, app: Served) -> Iterator[OpenPage]:
-    """Opens pages: `open_page(path, width=…, lang=…, dark=…, to=…)`; `to` is another application."""
+    """Opens pages: `open_page(path, width=…, lang=…, dark=…, to=…, ready=…)`.
+
+    `to` is another application, `ready` what to wait for (selectors; those of the Playground unless told otherwise).
+    """
     contexts: list[BrowserContext] = []
     faults: list[str] = []
 
-    def open_one(path: str = "", width: int = 1280, lang: str = "en-US", dark: bool = False, to: Served = app) -> Page:
+    def open_one(
+        path: str = "",
+        width: int = 1280,
+        lang: str = "en-US",
+        dark: bool = False,
+        to: Served = app,
+        ready: Sequence[str] = PLAYGROUND_READY,
+    ) -> Page:
         options: dict[str, Any] = {"locale": lang, "color_scheme": "dark" if dark else "light"}
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
@@ -56,8 +67,8 @@ def open_page(browser: Browser, app: Served) -> Iterator[OpenPage]:
         page.on("request", lambda request: faults.append(f"request to {request.url}") if leaves(request.url) else None)
         page.on("response", lambda answer: faults.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
         page.goto(to.url + path)
-        page.wait_for_selector(".db-board .db-status")
-        page.wait_for_selector(".db-drafters label, .db-header [role=alert]:not([hidden])")
+        for selector in ready:
+            page.wait_for_selector(selector)
         return page
 
     yield open_one

@@ -1,0 +1,42 @@
+"""The recorded run that comes with the program: something real to see before the model is loaded and before anything was run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from engine.records import DraftToken, EmittedToken, Fate, Role, StepRecord, Timings
+from storage.records import RunDetail, StoredRequest
+
+RECORDED_RUN = Path(__file__).resolve().parent.parent / "assets" / "recorded" / "run.json"
+
+
+@cache
+def recorded_run() -> RunDetail:
+    """The run of `assets/recorded/run.json`, a document of `runs export`."""
+    document = orjson.loads(RECORDED_RUN.read_bytes())
+    requests = tuple(_request(values) for values in document["requests"])
+    return RunDetail(**_with_moments(document["run"]), requests=requests, parts=document["parts"])
+
+
+def _request(values: dict[str, Any]) -> StoredRequest:
+    steps = [_step(step) for step in values["steps"]]
+    return StoredRequest(**{**_with_moments(values), "timings": Timings(**values["timings"]), "steps": steps})
+
+
+def _step(values: dict[str, Any]) -> StepRecord:
+    draft = [DraftToken(**{**token, "fate": Fate(token["fate"])}) for token in values["draft"]]
+    emitted = [EmittedToken(**{**token, "role": Role(token["role"])}) for token in values["emitted"]]
+    return StepRecord(**{**values, "draft": draft, "emitted": emitted})
+
+
+def _with_moments(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **values,
+        "created_at": datetime.fromisoformat(values["created_at"]),
+        "finished_at": datetime.fromisoformat(values["finished_at"]),
+    }
