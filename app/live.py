@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ RECENT_RUNS = 64
 
 
 class LiveRun:
-    """The events of one run. One writer; any thread may take snapshots.
+    """The events of one run. One writer; any thread may take snapshots and listen.
 
     Attributes:
         run_id: of the store, or a name of its own when the run is not saved.
@@ -32,6 +33,7 @@ class LiveRun:
         self._encoded: list[bytes] = []
         self._metrics: dict[str, bytes] = {}
         self._sent = 0
+        self._listeners: set[Callable[[], object]] = set()
 
     @property
     def last_seq(self) -> int:
@@ -51,9 +53,28 @@ class LiveRun:
         self._metrics[lane] = orjson.dumps(metrics)
 
     def delta(self) -> str:
-        """The events since the last call, as JSON text: {run, from, seq, ev, m, done}."""
+        """The events since the last call, as JSON text: {run, from, seq, ev, m, done}; who listens is told of them."""
         start, self._sent = self._sent, len(self._encoded)
+        self._tell()
         return self._pack(start, self._sent)
+
+    def end(self) -> None:
+        """No event follows."""
+        self.finished = True
+        self._tell()
+
+    @contextmanager
+    def listen(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Inside the block `wake` is called, from the writer's thread, after every delta and at the end."""
+        self._listeners.add(wake)
+        try:
+            yield
+        finally:
+            self._listeners.discard(wake)
+
+    def _tell(self) -> None:
+        for wake in tuple(self._listeners):
+            wake()
 
     def snapshot(self, after: int = 0) -> str:
         """The events with a number above `after`, as JSON text."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi import FastAPI
 from fastapi.responses import Response, StreamingResponse
@@ -15,25 +16,26 @@ from fastapi.responses import Response, StreamingResponse
 from app.live import LiveBoard, LiveRun
 
 FOLLOW_PATH = "/board/events"
-FOLLOW_S = 0.095  # ten updates a second
 KEEP_ALIVE_S = 15.0  # proxies close what is silent for long
 
 
 async def follow(live: LiveRun, after: int) -> AsyncIterator[str]:
-    """The events of a run after a number until its end, as server-sent events."""
-    silent = 0.0
-    while True:
-        finished, last = live.finished, live.last_seq  # in this order: nothing comes after `finished`
-        if last > after:
-            yield f"data: {live.snapshot(after)}\n\n"
-            after, silent = last, 0.0
-        elif silent >= KEEP_ALIVE_S:
-            yield ":\n\n"
-            silent = 0.0
-        if finished:
-            return
-        await asyncio.sleep(FOLLOW_S)
-        silent += FOLLOW_S
+    """The events of a run after a number until its end, as server-sent events, when the run's writer tells of them."""
+    news = asyncio.Event()
+    wake = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
+    with live.listen(wake):
+        while True:
+            news.clear()
+            finished, last = live.finished, live.last_seq  # in this order: nothing comes after `finished`
+            if last > after:
+                yield f"data: {live.snapshot(after)}\n\n"
+                after = last
+            if finished:
+                return
+            try:
+                await asyncio.wait_for(news.wait(), KEEP_ALIVE_S)
+            except TimeoutError:
+                yield ":\n\n"
 
 
 def add_follow_route(app: FastAPI, board: LiveBoard) -> None:

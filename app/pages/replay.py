@@ -29,7 +29,7 @@ def replay(run: RunDetail) -> LiveRun:
         last = finish_json(run.status, {}, form.temperature == 0)
         last.update(speedup=run.summary.get("speedup"), cmp=run.summary.get("comparison"), error=_error_of(run))
         live.add(last)
-        live.finished = True
+        live.end()
     return live
 
 

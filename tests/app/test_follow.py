@@ -29,7 +29,8 @@ def test_a_follower_gets_every_event_once_and_the_stream_ends_with_the_run() -> 
         for n in range(2, 5):
             await asyncio.sleep(0.12)
             live.add({"n": n})
-        live.finished = True
+            live.delta()
+        live.end()
 
     async def both() -> list[str]:
         writer = asyncio.create_task(writes())
@@ -47,12 +48,51 @@ def test_a_follower_that_knows_some_events_gets_only_the_others() -> None:
     live = LiveBoard().open("run")
     for n in range(1, 6):
         live.add({"n": n})
-    live.finished = True
+    live.end()
 
     async def take() -> list[str]:
         return [message async for message in follow(live, 3)]
 
     assert [event["n"] for event in events_of(asyncio.run(take()))] == [4, 5]
+
+
+def test_a_follower_hears_at_once_what_the_writer_tells_and_nothing_before() -> None:
+    live = LiveBoard().open("run")
+    live.add({"n": 1})
+
+    async def read() -> tuple[int, float]:
+        stream = follow(live, 0)
+        await anext(stream)
+        news = asyncio.ensure_future(anext(stream))
+        live.add({"n": 2})
+        await asyncio.sleep(0.05)
+        early = news.done()
+        live.add({"n": 3})
+        begin = time.monotonic()
+        await asyncio.to_thread(live.delta)
+        count = len(events_of([await news]))
+        waited = time.monotonic() - begin
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert not early
+        return count, waited
+
+    count, waited = asyncio.run(asyncio.wait_for(read(), 10))
+    assert count == 2
+    assert waited < 0.05
+
+
+def test_a_follower_that_left_is_told_nothing_more() -> None:
+    live = LiveBoard().open("run")
+    live.add({"n": 1})
+
+    async def leave() -> None:
+        stream = follow(live, 0)
+        await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(leave())
+    live.add({"n": 2})
+    live.delta()  # would raise: the reader's loop is closed
 
 
 def test_a_run_of_another_process_has_nothing_to_follow(tmp_path: Path) -> None:

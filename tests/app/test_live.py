@@ -94,7 +94,7 @@ def test_a_full_board_forgets_the_oldest_ended_runs_and_no_running_one() -> None
     board = LiveBoard(recent=3)
     running = board.open("running")
     for number in range(5):
-        board.open(f"ended-{number}").finished = True
+        board.open(f"ended-{number}").end()
     board.open("last")
     assert board.get("running") is running
     assert board.get("ended-0") is None
