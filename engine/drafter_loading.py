@@ -13,6 +13,7 @@ from engine.drafters.draft_model import DraftModelDrafter
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle import EagleDrafter
 from engine.drafters.lookahead import LookaheadDrafter
+from engine.drafters.lookup_first import LookupFirst, NgramDraftModelDrafter, NgramEagleDrafter
 from engine.drafters.medusa import MedusaDrafter
 from engine.drafters.ngram import NgramDrafter
 from engine.drafters.null import NullDrafter
@@ -37,7 +38,10 @@ _TRAINED: tuple[tuple[type[Drafter], str, str], ...] = (
     (DraftModelDrafter, "no draft model is loaded", "--draft-model"),
     (EagleDrafter, "no EAGLE head is loaded", "--eagle"),
     (MedusaDrafter, "no Medusa heads are loaded", "--medusa"),
+    (NgramEagleDrafter, "no EAGLE head is loaded", "--eagle"),
+    (NgramDraftModelDrafter, "no draft model is loaded", "--draft-model"),
 )
+_COMBINATIONS: tuple[type[LookupFirst], ...] = (NgramEagleDrafter, NgramDraftModelDrafter)
 
 
 class Target(NamedTuple):
@@ -101,6 +105,9 @@ def load_drafters(config: EngineConfig, target: Target, kv_budget_bytes: int, pr
         if source is not None:
             progress(f"Loading the drafter {name}", 0.85 + 0.05 * place)
             drafters[name] = makers[name](source, config, target, kv_budget_bytes)
+    for kind in _COMBINATIONS:
+        if kind.model_kind.name in drafters:
+            drafters[kind.name] = kind(drafters[kind.model_kind.name])
     return LoadedDrafters(drafters, {name: source and shown_name(source) for name, source in sources.items()})
 
 

@@ -11,14 +11,13 @@ from typing import Annotated, Any
 import psutil
 import torch
 import typer
-from transformers import LlamaForCausalLM
 
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import DraftboardError, InvalidRequestError, UserError
 from engine.loading import choose_device, load_parts
 from engine.models.medusa_heads import MedusaConfig
-from engine.training.draft_model import DraftModelSettings, DraftModelTrainee, save_draft_model, sliced_start, small_config
+from engine.training.draft_model import DraftModelSettings, DraftModelTrainee
 from engine.training.eagle import EagleSettings, EagleTrainee, eagle_config
 from engine.training.examples import HELD_OUT_EVERY, load_texts
 from engine.training.features import TOP, default_layers, extract_features
@@ -26,7 +25,7 @@ from engine.training.generate import GenerateSettings, generate_texts
 from engine.training.inputs import Inputs, load_inputs
 from engine.training.loop import History, Trainee, TrainSettings, train
 from engine.training.medusa import MedusaTrainee
-from engine.training.saving import make_card, save_eagle, save_medusa, write_card
+from engine.training.saving import make_card, save_draft_model, save_eagle, save_medusa
 
 cli = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Make drafters for a target model.", pretty_exceptions_enable=False
@@ -172,7 +171,9 @@ def medusa(
     config = MedusaConfig(spec.hidden_size, spec.vocab_size, len(vocabulary.token_ids), heads, 1, shared_head)
     trainee = MedusaTrainee(config, run, inputs.texts, inputs.store, inputs.split, inputs.weights, vocabulary, place)
     history = _train(trainee, run, out, resume)
-    save_medusa(trainee.module, vocabulary, _card("medusa", inputs, run, history, asdict(config), trainee), out)
+    card = _card("medusa", inputs, run, history, asdict(config), trainee)
+    card["rank_rates"] = [[round(rate, 5) for rate in head] for head in trainee.rank_rates()]
+    save_medusa(trainee.module, vocabulary, card, out)
 
 
 @cli.command("draft-model")
@@ -181,10 +182,8 @@ def draft_model(
     features: Features,
     out: Out,
     model: Model = "embedded",
-    hidden: Annotated[int, typer.Option(help="Width of the small model.")] = 288,
-    intermediate: Annotated[int, typer.Option(help="Width of its MLPs.")] = 1024,
-    layers: Annotated[str, typer.Option(help="The target's layers that its layers start from.")] = "0,1,29",
-    vocab: Annotated[int, typer.Option(help="Frequent tokens that are in every step's loss; 0: all.")] = 4096,
+    layers: Annotated[str, typer.Option(help="The target's layers that it is made of.")] = "0,1,2,3",
+    vocab: VocabSize = 4096,
     minutes: Minutes = 20.0,
     steps: Steps = 0,
     lr: Lr = 1e-3,
@@ -198,18 +197,17 @@ def draft_model(
     device: Device = "auto",
     threads: Threads = 0,
 ) -> None:
-    """Distil a small Llama with the target's tokens."""
+    """Cut a draft model out of the target and distil it."""
     place = _device(device, threads)
     inputs = load_inputs(model, data, features, place, max_length, held_out)
     run = _settings(minutes, steps, lr, muon_lr, batch_tokens, seed, evaluate_every)
-    settings = DraftModelSettings(hidden, intermediate, tuple(int(layer) for layer in layers.split(",")))
-    torch.manual_seed(seed)
-    small = LlamaForCausalLM(small_config(inputs.files.spec, settings))
-    sliced_start(small, inputs.tensors, settings.layers)
-    trainee = DraftModelTrainee(small, settings, run, inputs.texts, inputs.store, inputs.split, inputs.vocabulary(vocab), place)
+    settings = DraftModelSettings(tuple(int(layer) for layer in layers.split(",")))
+    vocabulary = inputs.vocabulary(vocab)
+    trainee = DraftModelTrainee(settings, run, inputs.files.spec, inputs.tensors, inputs.texts, inputs.store, inputs.split,
+                                inputs.weights, vocabulary, place)  # fmt: skip
     history = _train(trainee, run, out, resume)
-    save_draft_model(small, inputs.files.folder, out)
-    write_card(_card("draft_model", inputs, run, history, asdict(settings), trainee), out)
+    card = _card("draft_model", inputs, run, history, asdict(settings), trainee)
+    save_draft_model(trainee.module, trainee.config, vocabulary, card, out)
 
 
 def _settings(
@@ -220,7 +218,7 @@ def _settings(
 
 
 def _train(trainee: EagleTrainee | MedusaTrainee | DraftModelTrainee, run: TrainSettings, out: Path, resume: bool) -> History:
-    if not resume and not isinstance(trainee, DraftModelTrainee):
+    if not resume:
         trainee.start()
     checked: Trainee = trainee
     return train(checked, run, out, resume, lambda history, line: _say(line))
@@ -229,7 +227,7 @@ def _train(trainee: EagleTrainee | MedusaTrainee | DraftModelTrainee, run: Train
 def _card(
     drafter: str, inputs: Inputs, run: TrainSettings, history: History, details: dict[str, Any], trainee: Trainee
 ) -> dict[str, Any]:
-    parameters = sum(weight.numel() for weight in trainee.module.parameters())
+    parameters = sum(weight.numel() for weight in trainee.module.parameters() if weight.requires_grad)
     return make_card(drafter, inputs.store.meta, inputs.texts, inputs.split, run, history, details, parameters)
 
 

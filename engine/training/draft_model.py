@@ -1,176 +1,168 @@
-"""Distillation of a small Llama with the target's tokens: its start from the target's weights, the loss, the saved folder."""
+"""A draft model cut out of its target: some of the target's layers, the target's embedding, and a small LM head of its own.
+
+The layers keep what the target learnt about the order of words, so little training puts them together again. The LM head has
+rows for the most frequent tokens alone (FR-Spec, arXiv 2502.14856): over the whole vocabulary it would cost more than the
+layers.
+"""
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaModel
 
 from engine.errors import InvalidRequestError
-from engine.models.spec import ModelSpec, expected_tensors, spec_from_config
+from engine.models.spec import ModelSpec
 from engine.training.acceptance import GAMMA, Walk, walk_texts
 from engine.training.eagle import greedy_first
 from engine.training.examples import Split, Texts, batches
 from engine.training.features import FeatureStore
 from engine.training.loop import StepLoss, TrainSettings
 from engine.training.losses import head_loss
-from engine.training.slots import SlotBatch, SlotLoader, answer_matches
-from engine.training.vocabulary import DraftVocabulary, draft_vocabulary
+from engine.training.ridge import Ridge
+from engine.training.slots import SlotBatch, SlotLoader, TargetWeights, answer_matches
+from engine.training.vocabulary import DraftVocabulary
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+_PENALTY = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModelSettings:
-    """Shape and training of the small model.
-
-    Attributes:
-        hidden_size, intermediate_size: its width; a multiple of the number of heads, which are those of the target.
-        layers: 0-based layers of the target that its layers start from.
-        top: stored best tokens of the target that the loss uses.
-        negatives: rows of the vocabulary drawn at random for each step beside the frequent ones, so that rare tokens learn
-        to be rare.
+    """Attributes:
+    layers: 0-based layers of the target that it is made of, in their order.
+    top: stored best tokens of the target that the loss uses.
     """
 
-    hidden_size: int = 288
-    intermediate_size: int = 1024
-    layers: tuple[int, ...] = (0, 1, 29)
+    layers: tuple[int, ...] = (0, 1, 2, 3)
     top: int = 32
-    negatives: int = 1024
 
 
-def small_config(spec: ModelSpec, settings: DraftModelSettings) -> LlamaConfig:
-    """The small model's shape: heads and all other settings as the target's.
+def pruned_config(spec: ModelSpec, layers: Sequence[int], rows: int) -> dict[str, Any]:
+    """The shape as a config.json of the Llama family, with `draft_vocab_size` for the LM head's rows.
 
     Raises:
-        InvalidRequestError: a width that Hugging Face's Llama does not take, or layers that the target has not.
+        InvalidRequestError: layers that the target has not.
     """
-    if settings.hidden_size % spec.num_heads or not 0 < settings.hidden_size <= spec.hidden_size:
-        allowed = f"a multiple of the target's {spec.num_heads} heads up to {spec.hidden_size}"
-        raise InvalidRequestError("hidden", settings.hidden_size, allowed)
-    if not settings.layers or any(not 0 <= layer < spec.num_layers for layer in settings.layers):
-        raise InvalidRequestError("layers", settings.layers, f"numbers from 0 to {spec.num_layers - 1}")
-    rope: dict[str, Any] = {"rope_theta": spec.rope_theta, "rope_type": "default"} | dict(spec.rope_scaling or {})
-    return LlamaConfig(
-        vocab_size=spec.vocab_size,
-        hidden_size=settings.hidden_size,
-        intermediate_size=min(settings.intermediate_size, spec.intermediate_size),
-        num_hidden_layers=len(settings.layers),
-        num_attention_heads=spec.num_heads,
-        num_key_value_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        max_position_embeddings=spec.max_position_embeddings,
-        rms_norm_eps=spec.rms_norm_eps,
-        tie_word_embeddings=True,
-        rope_parameters=rope,
-        eos_token_id=list(spec.eos_token_ids),
-        bos_token_id=None,
-        pad_token_id=None,
-    )
+    if not layers or any(not 0 <= layer < spec.num_layers for layer in layers):
+        raise InvalidRequestError("layers", tuple(layers), f"numbers from 0 to {spec.num_layers - 1}")
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": spec.vocab_size,
+        "draft_vocab_size": rows,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": len(layers),
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "max_position_embeddings": spec.max_position_embeddings,
+        "rms_norm_eps": spec.rms_norm_eps,
+        "rope_theta": spec.rope_theta,
+        "rope_scaling": None if spec.rope_scaling is None else dict(spec.rope_scaling),
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "eos_token_id": list(spec.eos_token_ids),
+        "dtype": "float16",
+    }
 
 
-@torch.no_grad()
-def sliced_start(model: LlamaForCausalLM, tensors: Mapping[str, Tensor], layers: tuple[int, ...]) -> None:
-    """Start the small model from the target's weights seen through the best subspace of its embedding.
+class PrunedModel(nn.Module):
+    """Layers of the target behind its frozen embedding, and an LM head over some tokens; parameters have Hugging Face's names.
 
-    With the singular value decomposition E = U S Vᵀ and P the first columns of V, the small embedding is E P. Matrices that
-    read the
-    residual stream become W diag(norm) P, those that write to it Pᵀ W; of the MLP the neurons with the largest weights are
-    kept. Norms start at one, as P does not commute with their weights.
+    Args:
+        config: see `pruned_config`.
+        tensors: the target's weights under Hugging Face's names.
+        layers: see `DraftModelSettings`.
     """
-    embedding = tensors["model.embed_tokens.weight"].float()
-    width = model.config.hidden_size
-    _, vectors = torch.linalg.eigh((embedding.T @ embedding).double())
-    basis = vectors[:, -width:].flip(1).float()
-    small: dict[str, Tensor] = dict(model.named_parameters())
-    small["model.embed_tokens.weight"].copy_(embedding @ basis)
-    for name, weight in small.items():
-        if name.endswith("norm.weight"):
-            weight.fill_(1.0)
-    for place, layer in enumerate(layers):
-        ours, theirs = f"model.layers.{place}.", f"model.layers.{layer}."
-        norm, post = (tensors[f"{theirs}{name}.weight"].float() for name in ("input_layernorm", "post_attention_layernorm"))
-        for name in ("q_proj", "k_proj", "v_proj"):
-            weight = tensors[f"{theirs}self_attn.{name}.weight"].float()
-            small[f"{ours}self_attn.{name}.weight"].copy_((weight * norm) @ basis)
-        small[f"{ours}self_attn.o_proj.weight"].copy_(basis.T @ tensors[f"{theirs}self_attn.o_proj.weight"].float())
-        gate, up, down = (tensors[f"{theirs}mlp.{name}.weight"].float() for name in ("gate_proj", "up_proj", "down_proj"))
-        size = model.config.intermediate_size
-        kept = (up.norm(dim=1) * down.norm(dim=0)).topk(size).indices.sort().values
-        small[f"{ours}mlp.gate_proj.weight"].copy_((gate[kept] * post) @ basis)
-        small[f"{ours}mlp.up_proj.weight"].copy_((up[kept] * post) @ basis)
-        small[f"{ours}mlp.down_proj.weight"].copy_(basis.T @ down[:, kept])
+
+    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], layers: Sequence[int]) -> None:
+        super().__init__()
+        rope = {"rope_theta": config["rope_theta"], "rope_type": "default"} | dict(config["rope_scaling"] or {})
+        shape = {
+            key: value for key, value in config.items() if key not in ("rope_theta", "rope_scaling", "dtype", "draft_vocab_size")
+        }
+        self.model = LlamaModel(LlamaConfig(**shape, rope_parameters=rope, bos_token_id=None, pad_token_id=None))
+        self.lm_head = nn.Linear(config["hidden_size"], config["draft_vocab_size"], bias=False)
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                parts = name.split(".")
+                if parts[0] == "layers":
+                    parts[1] = str(layers[int(parts[1])])
+                weight.copy_(tensors["model." + ".".join(parts)].float())
+        self.model.embed_tokens.weight.requires_grad_(False)
+
+    def states(self, tokens: Tensor) -> Tensor:
+        """Normed final hidden states [batch, tokens, hidden]; padding lies behind the texts, so the causal mask suffices."""
+        hidden: Tensor = self.model(input_ids=tokens, use_cache=False).last_hidden_state
+        return hidden
+
+    def stored(self) -> dict[str, Tensor]:
+        """What is saved: everything but the target's embedding."""
+        return {name: weight for name, weight in self.state_dict().items() if "embed_tokens" not in name}
 
 
 class DraftModelTrainee:
-    """See `loop.Trainee`.
-
-    Args:
-        frequent: tokens whose rows are in every step's loss.
-    """
+    """See `loop.Trainee`."""
 
     def __init__(
         self,
-        model: LlamaForCausalLM,
         settings: DraftModelSettings,
         train: TrainSettings,
+        spec: ModelSpec,
+        tensors: Mapping[str, Tensor],
         texts: Texts,
         store: FeatureStore,
         split: Split,
-        frequent: DraftVocabulary,
+        weights: TargetWeights,
+        vocabulary: DraftVocabulary,
         device: torch.device,
         *,
         held_out: int = 60,
     ) -> None:
         self._settings, self._train, self._texts, self._split = settings, train, texts, split
-        self._frequent, self._device = frequent, device
-        self._rare = torch.nonzero(~frequent.t2d).flatten()
+        self._weights, self._vocabulary, self._device = weights, vocabulary, device
         self._loader = SlotLoader(texts, store, (), GAMMA, device)
+        self._with_features = SlotLoader(texts, store, store.meta.layers[-1:], GAMMA, device)
         self._held_out = greedy_first(texts, split.held_out)[:held_out]
-        self._number = 0
-        self._model = model
-        self.module: nn.Module = model
-        nn.Module.to(model, device)
+        self.config = pruned_config(spec, settings.layers, len(vocabulary.token_ids))
+        self.module = PrunedModel(self.config, tensors, settings.layers).to(device)
 
     def batches(self, position: int) -> Iterator[tuple[int, np.ndarray]]:
-        self._number = position
         return batches(self._texts.lengths, self._split.training, self._train.batch_tokens, self._train.seed, position)
 
-    def _states(self, slots: SlotBatch) -> Tensor:
-        """Final hidden states [batch, slots + 1, hidden]; padding lies behind the texts, so the causal mask suffices."""
-        return self._model.model(input_ids=slots.tokens, use_cache=False).last_hidden_state
-
-    def _vocabulary(self) -> DraftVocabulary:
-        """The frequent tokens and this step's share of the others, the same for the same seed and step."""
-        if not len(self._rare) or not self._settings.negatives:
-            return self._frequent
-        generator = torch.Generator().manual_seed(self._train.seed * 1_000_003 + self._number)
-        picked = self._rare[torch.randperm(len(self._rare), generator=generator)[: self._settings.negatives]]
-        ids = torch.cat([self._frequent.token_ids, picked]).sort().values
-        return draft_vocabulary(ids, len(self._frequent.place_of))
+    @torch.no_grad()
+    def start(self, sequences: int = 400) -> None:
+        """The LM head from the ridge regression of the target's last feature on ours: head = rows of the target · R."""
+        width = self._weights.norm.shape[0]
+        ridge = Ridge(width, width)
+        for begin in range(0, min(sequences, len(self._split.training)), 8):
+            slots = self._with_features.load(self._split.training[begin : min(begin + 8, sequences)])
+            known = slots.labels[:, 1 : 1 + slots.features.shape[1]] >= 0
+            features = self._weights.normed(slots.features[:, :, 0])
+            ridge.add(self.module.states(slots.tokens[:, :-1])[known], features[known])
+        rows = self._weights.head[self._vocabulary.token_ids.to(self._weights.head.device)]
+        self.module.lm_head.weight.copy_(rows @ ridge.solve(_PENALTY).to(rows.device))
 
     def loss(self, batch: np.ndarray) -> StepLoss:
         slots = self._loader.load(batch)
-        vocabulary = self._vocabulary()
-        self._number += 1
-        states = self._states(slots)
-        labels = slots.labels[:, 1 : states.shape[1]]  # state p predicts token p + 1
-        known = labels >= 0
-        places, probs = self._loader.distribution(labels[known], vocabulary, self._settings.top)
-        table = F.embedding(vocabulary.token_ids.to(self._device), self._model.model.embed_tokens.weight)
+        states, known, labels = self._predictions(slots)
+        places, probs = self._loader.distribution(labels[known], self._vocabulary, self._settings.top)
         ones = torch.ones(len(places), device=self._device)
-        found = head_loss(states[:, :-1][known], table, places, probs, ones)
+        found = head_loss(states[known], self.module.lm_head.weight, places, probs, ones)
         return StepLoss(found.loss / max(1, len(places)), len(places), int(found.matches))
+
+    def _predictions(self, slots: SlotBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """States that predict something, which of them have a label, and the labels: state p predicts token p + 1."""
+        states = self.module.states(slots.tokens[:, :-1])
+        labels = slots.labels[:, 1 : 1 + states.shape[1]]
+        return states, labels >= 0, labels
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Walk]:
@@ -182,25 +174,10 @@ class DraftModelTrainee:
 
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
         with torch.autocast(self._device.type, dtype=torch.bfloat16):
-            states = self._states(slots)[:, :-1]
+            states, known, _ = self._predictions(slots)
             best = torch.full(states.shape[:2], -1, dtype=torch.int64)
-            known = slots.labels[:, 1 : 1 + states.shape[1]] >= 0
-            table = self._model.model.embed_tokens.weight
-            best[known.cpu()] = (states[known] @ table.T).argmax(-1).cpu()
+            places = (states[known] @ self.module.lm_head.weight.T).argmax(-1).cpu()
+        best[known.cpu()] = self._vocabulary.token_ids[places]
         # The draft of slot t at depth d is what state t + 1 + d predicts.
         padded = F.pad(best, (0, GAMMA + 1), value=-1)
         return [padded[:, depth + 1 : depth + 1 + best.shape[1]] for depth in range(GAMMA)]
-
-
-def save_draft_model(model: LlamaForCausalLM, target_folder: Path, folder: Path) -> None:
-    """Write a folder that `models.loader.locate` takes: fp16 weights, config.json, and the target's tokenizer files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {key: value for key, value in model.config.to_diff_dict().items() if key not in ("dtype", "torch_dtype")}
-    config |= {"architectures": ["LlamaForCausalLM"], "dtype": "float16"}
-    names = expected_tensors(spec_from_config(config))
-    weights = {name: weight.detach().half().cpu().contiguous() for name, weight in model.state_dict().items() if name in names}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    for name in TOKENIZER_FILES:
-        if (target_folder / name).is_file():
-            shutil.copyfile(target_folder / name, folder / name)

@@ -107,14 +107,38 @@ class MedusaTrainee:
             matches += answer_matches(self._loader, slots, self._drafts(slots, gamma))
         return walk_texts(matches, [self._texts.tasks[index] for index in self._held_out], gamma)
 
-    def _drafts(self, slots: SlotBatch, gamma: int) -> list[Tensor]:
+    @torch.no_grad()
+    def rank_rates(self, sequences: int = 120, ranks: int = 10) -> list[list[float]]:
+        """How often the target's best token is each of a head's likeliest tokens, [heads][ranks], on training texts.
+
+        The default static tree is built from it.
+        """
+        order = greedy_first(self._texts, self._split.training)[:sequences]
+        hits = torch.zeros(self._config.num_heads, min(ranks, self._config.draft_vocab_size), dtype=torch.float64)
+        seen = torch.zeros(self._config.num_heads, 1, dtype=torch.float64)
+        for begin in range(0, len(order), 8):
+            slots = self._loader.load(order[begin : begin + 8])
+            for depth in range(self._config.num_heads):
+                labels = slots.labels_at(depth)
+                known = labels >= 0
+                guesses = self._logits(slots, depth, known).topk(hits.shape[1], -1).indices.cpu()
+                right = self._vocabulary.token_ids[guesses] == self._loader.best(labels[known])[:, None]
+                hits[depth] += right.sum(0)
+                seen[depth] += len(right)
+        return (hits / seen.clamp(min=1)).tolist()
+
+    def _logits(self, slots: SlotBatch, depth: int, known: Tensor) -> Tensor:
+        """A head's logits [known slots, draft vocab]."""
         features = self._weights.normed(slots.features[:, :, 0])
-        drafts = []
         with torch.autocast(features.device.type, dtype=torch.bfloat16):
-            for depth in range(gamma):
-                known = slots.labels_at(depth) >= 0
-                best = torch.full(known.shape, -1, dtype=torch.int64)
-                logits = self.module.hidden(features[known], depth) @ self.module.table(depth).T
-                best[known.cpu()] = self._vocabulary.token_ids[logits.argmax(-1).cpu()]
-                drafts.append(best)
+            logits: Tensor = self.module.hidden(features[known], depth) @ self.module.table(depth).T
+        return logits
+
+    def _drafts(self, slots: SlotBatch, gamma: int) -> list[Tensor]:
+        drafts = []
+        for depth in range(gamma):
+            known = slots.labels_at(depth) >= 0
+            best = torch.full(known.shape, -1, dtype=torch.int64)
+            best[known.cpu()] = self._vocabulary.token_ids[self._logits(slots, depth, known).argmax(-1).cpu()]
+            drafts.append(best)
         return drafts

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from engine.models.eagle_head import EagleHead
 from engine.models.medusa_heads import MedusaConfig, MedusaHeads
+from engine.training.draft_model import PrunedModel
 from engine.training.examples import Split, Texts
 from engine.training.features import StoreMeta
 from engine.training.loop import History, TrainSettings
@@ -103,7 +104,14 @@ def save_medusa(heads: MedusaHeads, vocabulary: DraftVocabulary, card: Mapping[s
     })  # fmt: skip
 
 
-def write_card(card: Mapping[str, Any], folder: Path) -> None:
+def save_draft_model(
+    model: PrunedModel, config: Mapping[str, Any], vocabulary: DraftVocabulary, card: Mapping[str, Any], folder: Path
+) -> None:
+    """Write a draft model that takes its target's embedding; `d2t` as EAGLE-3 has it."""
+    _save(model.stored() | {"d2t": vocabulary.d2t}, folder, card, config)
+
+
+def _write_card(card: Mapping[str, Any], folder: Path) -> None:
     (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -115,4 +123,4 @@ def _save(tensors: Mapping[str, Tensor], folder: Path, card: Mapping[str, Any], 
     }
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(dict(config), indent=1) + "\n", encoding="utf-8")
-    write_card(card, folder)
+    _write_card(card, folder)

@@ -32,6 +32,8 @@ def test_without_heads_the_drafters_are_listed_with_the_reason(target: Path) -> 
         "draft_model": "no draft model is loaded; start with --draft-model FOLDER_OR_ID",
         "eagle": "no EAGLE head is loaded; start with --eagle FOLDER_OR_ID",
         "medusa": "no Medusa heads are loaded; start with --medusa FOLDER_OR_ID",
+        "ngram_eagle": "no EAGLE head is loaded; start with --eagle FOLDER_OR_ID",
+        "ngram_draft_model": "no draft model is loaded; start with --draft-model FOLDER_OR_ID",
     }
     assert (engine.info.draft_model, engine.info.eagle, engine.info.medusa) == (None, None, None)
     with pytest.raises(InvalidRequestError, match="no EAGLE head is loaded"):
@@ -41,7 +43,8 @@ def test_without_heads_the_drafters_are_listed_with_the_reason(target: Path) -> 
 def test_heads_that_are_asked_for_are_offered_and_named(target: Path, tiny_head: Maker) -> None:
     eagle, medusa = str(tiny_head("eagle3", target)), str(tiny_head("medusa", target))
     engine = Engine(config(target, eagle=eagle, medusa=medusa))
-    assert {info.name for info in engine.info.drafters if info.available} == {"null", "ngram", "lookahead", "eagle", "medusa"}
+    available = {info.name for info in engine.info.drafters if info.available}
+    assert available == {"null", "ngram", "lookahead", "eagle", "medusa", "ngram_eagle"}
     assert (engine.info.eagle, engine.info.medusa) == (eagle, medusa)
 
 

@@ -99,6 +99,8 @@ SPECS = [
     DrafterSpec("eagle", 2),
     DrafterSpec("eagle", 2, {"total_tokens": 12, "top_k": 3}),
     DrafterSpec("medusa", 2),
+    DrafterSpec("ngram_eagle", 2, {"min_n": 1}),
+    DrafterSpec("ngram_draft_model", 2, {"min_n": 1}),
 ]
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from engine.errors import InvalidRequestError
 from engine.models.head_files import EagleFile, MedusaFile, load_head
-from engine.models.loader import load_tensors, locate
 from engine.training.cli import cli
 from tests.engine.training.worlds import World
 
@@ -72,15 +72,18 @@ def test_medusa_heads_come_back_as_they_were_trained(world: World, tmp_path: Pat
     assert isinstance(found, MedusaFile)
     assert (found.config.num_heads, found.config.draft_vocab_size) == (3, 100)
     assert found.config.shared_head == (shared == "--shared-head")
+    rates = found.card["rank_rates"] if found.card else []
+    assert [len(head) for head in rates] == [10] * 3 and all(0 < sum(head) <= 1 for head in rates)
     assert found.token_ids is not None and len(found.token_ids) == 100
     assert found.module(torch.zeros(320, 64))(torch.ones(2, 64)).shape == (3, 2, 100)
 
 
-def test_a_draft_model_comes_back_as_a_model(world: World, tmp_path: Path) -> None:
-    out = run(world, "draft-model", tmp_path, "--hidden", "32", "--intermediate", "48", "--layers", "0,2", "--vocab", "100")
-    files = locate(str(out), lambda message, fraction: None)
-    assert files.spec.num_layers == 2 and load_tensors(files)["model.embed_tokens.weight"].shape == (320, 32)
-    assert json.loads((out / "card.json").read_text())["drafter"] == "draft_model"
+def test_a_draft_model_keeps_two_layers_and_a_small_head(world: World, tmp_path: Path) -> None:
+    out = run(world, "draft-model", tmp_path, "--layers", "0,2", "--vocab", "100")
+    config, card = (json.loads((out / name).read_text()) for name in ("config.json", "card.json"))
+    assert (config["num_hidden_layers"], config["draft_vocab_size"]) == (2, 100)
+    assert card["drafter"] == "draft_model" and card["target_hash"] == world.files.model_hash
+    assert card["parameters"] == sum(x.numel() for x in load_file(out / "model.safetensors").values() if x.dtype == torch.float16)
 
 
 def test_features_and_texts_are_made_from_the_command_line(world: World, tmp_path: Path) -> None:
