@@ -29,6 +29,7 @@ from app.cli_common import (
     wait_with_progress,
 )
 from app.contracts import MakeEngine
+from app.quick_source import quick_source_segments
 from app.service import EngineService
 from app.settings import load_settings
 from engine.errors import DraftboardError, InvalidRequestError, PortInUseError
@@ -73,7 +74,8 @@ def serve(
         service.start()
         try:
             # Gradio takes seconds to import: meanwhile the model loads.
-            from app.ui import create_app
+            with quick_source_segments():
+                from app.ui import create_app
 
             served = settings.model_copy(update={"port": listener.getsockname()[1]})
             application = create_app(service, records.store, served)
