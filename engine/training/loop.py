@@ -261,4 +261,10 @@ def _load(folder: Path, module: nn.Module, optimizers: list[torch.optim.Optimize
     module.load_state_dict(state["module"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
-    return History(**state["history"])
+    history = History(**state["history"])
+    if settings.steps:
+        history.total_steps = settings.steps
+    elif history.step and settings.minutes != state["settings"]["minutes"]:
+        # More time than the run had: the schedule is stretched over all of it.
+        history.total_steps = max(history.step, int(settings.minutes * 60 * history.step / history.seconds))
+    return history

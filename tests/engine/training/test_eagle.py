@@ -137,3 +137,12 @@ def test_the_layout_of_eagle_1_learns_on_features_with_the_targets_head(world: W
     made = trainee(world, run=run, depth=0, feature_weight=1.0, ce_weight=0.1, noise=0.1, train_head=False)
     start, end = lengths(run_to_end(made, tmp_path, run))
     assert end >= start and not hasattr(made.module, "lm_head")
+
+
+def test_a_finished_run_goes_on_when_it_is_given_more(world: World, tmp_path: Path) -> None:
+    short = replace(RUN, steps=10)
+    run_to_end(trainee(world), tmp_path, short)
+    history = run_to_end(trainee(world), tmp_path, replace(short, steps=20), resume=True)
+    assert history.step == history.total_steps == 20
+    timed = replace(short, steps=0, minutes=history.seconds / 60 * 1.5)
+    assert run_to_end(trainee(world), tmp_path, timed, resume=True).step in range(28, 33)
