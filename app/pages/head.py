@@ -22,6 +22,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.i18n import COOKIE, choose_language, text, texts
+from app.pages.assets import is_versioned, serve_asset
 from app.pages.site import SHARED_SCRIPTS, SHARED_STYLES, Page, page_of_kind
 from engine.errors import UserError
 
@@ -75,7 +76,10 @@ class PageHead:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         page = self._pages.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
         if page is None:
-            await self._app(scope, receive, send)
+            if scope["type"] == "http" and is_versioned(scope):
+                await serve_asset(self._app, scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
             return
         query = scope["query_string"].decode("latin-1")
         right = await self._right_page(page, query)
