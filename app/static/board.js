@@ -6,10 +6,11 @@
   const POLL_MS = 900;
   const SILENT_MS = 15000; // a stream that is open may be silent that long: a run can wait or read a long prompt
   const LOST_AFTER = 4;
-  // Every drawing costs the engine on the same machine: tokens come at once, numbers as fast as anybody reads them.
-  const NUMBERS_MS = 250;
-  const STEPS_MS = 1000;
-  const PLOTS_MS = 1000;
+  // Every frame costs the engine on the same machine. The server tells of tokens as fast as anybody reads (app/cadence.py); what changes
+  // more slowly is drawn with every second or fourth of its messages, never between them.
+  const NUMBERS_MS = 450;
+  const STEPS_MS = 950;
+  const PLOTS_MS = 950;
 
   const newRun = (id) => ({
     id,
@@ -56,7 +57,7 @@
         el(
           "div",
           { class: "db-main" },
-          el("div", { class: "db-top" }, this.status, this.link, D.blanksSwitch(this.stream.node)),
+          el("div", { class: "db-top" }, this.status, this.link, D.blanksSwitch(this.stream)),
           this.meter,
           this.unsaved,
           D.legend(this.stream.node),

@@ -3,6 +3,7 @@
   "use strict";
   const D = window.Draftboard;
   const { el, t } = D;
+  const TAIL_ROWS = 14; // as many as can be seen
 
   class StepList {
     constructor(onStep) {
@@ -11,6 +12,8 @@
       const head = el("div", { class: "db-step head", "aria-hidden": "true" });
       for (const key of ["index", "fates", "accepted", "text", "ms"]) head.append(el("span", { text: t(`steps.${key}`), title: t(`def.steps.${key}`) }));
       this.node = el("section", { class: "db-steps" }, el("h2", { text: t("steps.title") }), head, this.body);
+      this.body.addEventListener("pointerenter", () => this.fill());
+      this.body.addEventListener("focus", () => this.fill());
       this.body.addEventListener("mouseover", (event) => this.point(event.target.closest?.(".db-step")));
       this.body.addEventListener("mouseleave", () => this.point(null));
       this.body.addEventListener("keydown", (event) => this.onKey(event));
@@ -26,20 +29,39 @@
     reset() {
       this.rows = new Map();
       this.pending = [];
+      this.full = false;
       this.lit = null;
+      this.body.classList.remove("tail");
       this.body.replaceChildren(el("p", { class: "db-hint", text: t("steps.empty") }));
     }
 
-    /** Takes steps, which `draw` shows: rows that nobody sees cost nothing while a run goes on. */
+    /** Takes steps, which `draw` shows. */
     addAll(steps) {
       for (const step of steps) this.pending.push(step);
     }
 
-    draw(all = false) {
-      if (!this.pending.length || !(all || this.visible)) return;
+    /** While a run goes on, the last rows only, and nothing out of sight: rows that nobody looks at cost the engine its time. */
+    draw(done = false) {
+      if (!this.pending.length) return;
+      if (done || this.full) this.fill();
+      else if (this.visible) {
+        this.body.classList.add("tail");
+        this.body.replaceChildren(...this.pending.slice(-TAIL_ROWS).map((step) => this.row(step)));
+      }
+    }
+
+    /** Every row, now and for the rest of the run: somebody is in the list, or the run is over. */
+    fill() {
+      this.full = true;
+      if (!this.pending.length) return;
       if (!this.rows.size) this.body.replaceChildren();
       const follows = this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 40;
-      this.body.append(...this.pending.map((step) => this.row(step)));
+      this.body.classList.remove("tail");
+      for (const step of this.pending) {
+        const row = this.row(step);
+        this.rows.set(step.index, row);
+        this.body.append(row);
+      }
       this.pending = [];
       if (follows) this.body.scrollTop = this.body.scrollHeight;
     }
@@ -63,7 +85,6 @@
       );
       const aria = { step: step.index, drafted: step.drafts.length, accepted, text, ms: D.num(step.ms, 1) };
       node.setAttribute("aria-label", t("steps.aria", aria));
-      this.rows.set(step.index, node);
       return node;
     }
 
@@ -75,7 +96,7 @@
 
     highlight(index, reveal = true) {
       if (this.lit === index) return;
-      if (index !== null) this.draw(true);
+      if (index !== null) this.fill();
       this.rows.get(this.lit)?.classList.remove("on");
       const row = this.rows.get(index);
       row?.classList.add("on");

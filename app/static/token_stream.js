@@ -32,6 +32,7 @@
     /** `onStep(index or null)` hears which step the person points at. */
     constructor(onStep) {
       this.onStep = onStep;
+      this.marked = false;
       this.node = el("div", { class: "db-stream", role: "listbox", "aria-label": t("stream.label"), tabindex: "-1" });
       this.node.addEventListener("mouseover", (event) => this.point(event.target.closest?.(".tk")));
       this.node.addEventListener("mouseleave", () => this.point(null));
@@ -121,7 +122,8 @@
     }
 
     finish(node, text, record) {
-      fill(node, text, Boolean(record.draft));
+      record.shown = text;
+      fill(node, text, Boolean(record.draft), this.marked);
       node.setAttribute("role", "option");
       node.setAttribute("aria-selected", "false");
       node.setAttribute("aria-label", `${D.quote(text)}: ${t(`role.${record.role}`)}`);
@@ -132,6 +134,16 @@
       node.draftboard = record;
       this.chips.push(record);
       return node;
+    }
+
+    /** Shows marks for blanks, or takes them away: an unmarked chip is one piece of text, since every element in it is paid for at each frame. */
+    mark(on) {
+      this.marked = on;
+      for (const { node, shown, draft } of this.chips) {
+        if (!/[ \t\n\r]/.test(shown)) continue;
+        node.replaceChildren();
+        fill(node, shown, Boolean(draft), on);
+      }
     }
 
     point(chip) {
@@ -224,9 +236,9 @@
     }
   }
 
-  /** Puts text into a chip; blanks become elements that can show a mark without moving the text. */
-  function fill(node, text, inline) {
-    if (!/[ \t\n\r]/.test(text)) {
+  /** Puts text into a chip; where they are `marked`, and in drafts, blanks become elements that show a mark without moving the text. */
+  function fill(node, text, inline, marked) {
+    if (!(marked || inline) || !/[ \t\n\r]/.test(text)) {
       node.textContent = text;
       return;
     }
@@ -247,13 +259,14 @@
   }
 
   /** A switch for one class of the stream; the browser keeps the choice. */
-  function toggle(stream, key, label, on, className, sample) {
+  function toggle(stream, key, label, on, className, sample, changed = () => {}) {
     const button = el("button", { type: "button", class: `db-key ${className}`, title: t("legend.toggle") });
     button.append(el("span", { class: `db-sample mark ${className}`, text: sample, "aria-hidden": "true" }), el("span", { text: label }));
     const apply = (value) => {
       button.setAttribute("aria-pressed", String(value));
       stream.classList.toggle(`no-${key}`, !value);
       D.store.set(`show.${key}`, value ? "1" : "0");
+      changed(value);
     };
     const kept = D.store.get(`show.${key}`);
     apply(kept === null ? on : kept === "1");
@@ -269,7 +282,7 @@
   };
 
   /** The switch for visible blanks. */
-  D.blanksSwitch = (stream) => toggle(stream, "blanks", t("legend.blanks"), false, "blanks", "·↵");
+  D.blanksSwitch = (stream) => toggle(stream.node, "blanks", t("legend.blanks"), false, "blanks", "·↵", (on) => stream.mark(on));
 
   D.TokenStream = TokenStream;
 })();

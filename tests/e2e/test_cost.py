@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.actions import expect_state, run, start
 from tests.e2e.conftest import OpenPage
-from tests.e2e.served import wait_until
+from tests.e2e.served import Served, served, wait_until
+from tests.fakes import FakeScript
 
 pytestmark = pytest.mark.e2e
 
@@ -20,9 +23,13 @@ COUNT_FRAMES = """() => {
 }"""
 # Batches of changes in two seconds, by the part of the board that changed.
 COUNT_CHANGES = """() => new Promise((done) => {
-    const counts = { stream: 0, numbers: 0, plots: 0 };
-    const count = (part, selector) => new MutationObserver(() => (counts[part] += 1)).observe(
-        document.querySelector(selector), { childList: true, subtree: true, characterData: true });
+    const counts = { stream: 0, numbers: 0, plots: 0, alone: 0 };
+    let drawn = -Infinity;
+    const count = (part, selector) => new MutationObserver(() => {
+        counts[part] += 1;
+        if (part === "stream") drawn = performance.now();
+        else if (performance.now() - drawn > 50) counts.alone += 1;
+    }).observe(document.querySelector(selector), { childList: true, subtree: true, characterData: true });
     count("stream", ".db-stream");
     count("numbers", ".db-small");
     count("plots", ".db-positions");
@@ -61,16 +68,55 @@ def test_a_page_that_nothing_happens_on_asks_for_no_frames_and_a_run_for_none_of
     expect_state(page, "cancelled")
 
 
-def test_tokens_come_ten_times_a_second_and_numbers_more_slowly(open_page: OpenPage) -> None:
+def test_fast_tokens_come_four_times_a_second_and_numbers_with_them_but_more_slowly(open_page: OpenPage) -> None:
     page = open_page()
     start(page, "pace", 4000)
-    expect(page.locator(".tk").nth(20)).to_be_attached()
+    expect(page.locator(".st").nth(120)).to_be_attached()  # what moves while the page opens has come to rest
     counts = page.evaluate(COUNT_CHANGES)
     page.locator("#stop").click()
     expect_state(page, "cancelled")
-    assert 12 <= counts["stream"] <= 24  # 20 and less on a busy machine
-    assert 2 <= counts["numbers"] <= 10
+    assert 5 <= counts["stream"] <= 9  # 8 and less on a busy machine
+    assert 2 <= counts["numbers"] <= 5
     assert 1 <= counts["plots"] <= 3
+    assert counts["alone"] == 0, "numbers and plots never take a frame of their own"
+
+
+def test_slow_tokens_are_drawn_one_by_one(open_page: OpenPage, tmp_path: Path) -> None:
+    with served(tmp_path, FakeScript(accepts=(0,), step_delay_s=0.125)) as slow:
+        page = open_page(to=slow)
+        start(page, "slowly", 4000)
+        expect(page.locator(".tk").first).to_be_attached()
+        counts = page.evaluate(COUNT_CHANGES)
+        page.locator("#stop").click()
+        expect_state(page, "cancelled")
+    assert 11 <= counts["stream"] <= 17  # 16 steps in the two seconds
+
+
+def test_stop_reaches_a_fast_run_between_two_drawings(open_page: OpenPage, app: Served) -> None:
+    page = open_page()
+    start(page, "stop", 4000)
+    expect(page.locator(".tk").nth(20)).to_be_attached()
+    page.locator("#stop").click()
+    begin = time.monotonic()
+    wait_until(lambda: app.service.num_requests == 0)
+    assert time.monotonic() - begin < 0.6
+    expect_state(page, "cancelled")
+
+
+def test_the_list_of_steps_shows_its_end_while_a_run_goes_on_and_all_of_it_to_whoever_looks_in(open_page: OpenPage) -> None:
+    page = open_page()
+    start(page, "steps", 4000)
+    rows = page.locator(".db-steps-body .db-step")
+    page.locator(".db-steps").scroll_into_view_if_needed()
+    expect(page.locator(".st").nth(40)).to_be_attached()
+    assert 0 < rows.count() <= 14
+    page.locator(".db-steps-body").hover()
+    expect(rows.nth(30)).to_be_attached()
+    first = rows.first.get_attribute("data-step")
+    assert first == page.locator(".st").first.get_attribute("data-step")
+    page.locator("#stop").click()
+    expect_state(page, "cancelled")
+    assert rows.count() == page.locator(".st").count()
 
 
 def test_every_number_and_step_is_there_at_the_end(open_page: OpenPage) -> None:
