@@ -15,9 +15,9 @@ from playwright.sync_api import sync_playwright
 
 from app.cli_common import real_engine
 from engine.config import DrafterSpec, EngineConfig, GenerationRequest, SamplingParams
-from tests.e2e.actions import choose_plain, run
+from tests.e2e.actions import choose_plain, expect_state, start
 from tests.e2e.conftest import ARGS
-from tests.e2e.served import Served, served
+from tests.e2e.served import Served, served, wait_until
 
 PROMPT = "Explain how a bicycle stays upright, step by step, in great detail."
 TOKENS = 300
@@ -55,7 +55,10 @@ def main(rounds: int) -> None:
             for _ in range(rounds):
                 bare.append(without_a_page(app))
                 before, begin = browser_seconds(), time.perf_counter()
-                run(page, PROMPT, max_tokens=TOKENS)
+                start(page, PROMPT, max_tokens=TOKENS)
+                wait_until(lambda: app.service.num_requests > 0)
+                wait_until(lambda: app.service.num_requests == 0, 120)  # nobody asks the page meanwhile: that would cost it time
+                expect_state(page, "done")
                 busy.append((browser_seconds() - before) / (time.perf_counter() - begin))
                 stored = app.store.get_run(app.store.list_runs(limit=1)[0].id)
                 shown.append(float(stored.requests[0].metrics["tokens_per_s"]))
