@@ -1,4 +1,4 @@
-"""The recorded run that comes with the program: something real to see before the model is loaded and before anything was run."""
+"""The recorded runs that come with the program: something real to see before the model is loaded and before anything was run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import orjson
 from engine.records import DraftToken, EmittedToken, Fate, Role, StepRecord, Timings
 from storage.records import RunDetail, StoredRequest
 
-RECORDED_RUN = Path(__file__).resolve().parent.parent / "assets" / "recorded" / "run.json"
+RECORDED_FOLDER = Path(__file__).resolve().parent.parent / "assets" / "recorded"
+# What stands for them in an address: a run to replay, and a comparison.
+RECORDED = {"recorded": "run.json", "recorded-comparison": "comparison.json"}
 
 
 @cache
-def recorded_run() -> RunDetail:
-    """The run of `assets/recorded/run.json`, a document of `runs export`."""
-    document = orjson.loads(RECORDED_RUN.read_bytes())
+def recorded_run(name: str) -> RunDetail:
+    """A recorded run by its name in `RECORDED`; the file is a document of `runs export`."""
+    document = orjson.loads((RECORDED_FOLDER / RECORDED[name]).read_bytes())
     requests = tuple(_request(values) for values in document["requests"])
     return RunDetail(**_with_moments(document["run"]), requests=requests, parts=document["parts"])
 

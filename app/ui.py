@@ -19,7 +19,9 @@ from fastapi import FastAPI  # noqa: E402
 from fastapi.responses import JSONResponse  # noqa: E402
 from fastapi.staticfiles import StaticFiles  # noqa: E402
 
+from app.compare_desk import CompareDesk  # noqa: E402
 from app.i18n import LANGUAGES, texts  # noqa: E402
+from app.pages.compare_page import Compare, add_compare_routes  # noqa: E402
 from app.pages.follow import add_follow_route  # noqa: E402
 from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
 from app.pages.playground import Playground  # noqa: E402
@@ -72,9 +74,11 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
         return JSONResponse(document, status_code=503 if status.state == "failed" else 200)
 
     playground = Playground(service, store)
-    pages = [playground.page(), Replay(service).page()]
+    comparisons = CompareDesk(service, store, playground.board)
+    pages = [playground.page(), Compare(service, store, comparisons).page(), Replay(service).page()]
     add_follow_route(app, playground.board)
     add_trace_route(app, store)
+    add_compare_routes(app, comparisons)
     app.mount(STATIC_PATH, StaticFiles(directory=static), name="board")
     site = _site(pages, i18n)
     site.queue(default_concurrency_limit=4, max_size=256)

@@ -9,17 +9,18 @@ import gradio as gr
 from fastapi import FastAPI
 from fastapi.responses import Response
 
+from app.compare_request import COMPARE
+from app.compare_view import summarize_comparison
 from app.pages.header import make_header
 from app.pages.site import Page
 from app.pages.trace_json import check_playable, trace_json
-from app.recorded import recorded_run
+from app.recorded import RECORDED, recorded_run
 from app.render import json_bytes
 from app.service import EngineService
 from engine.errors import UserError
 from storage.store import Store
 
 TRACE_PATH = "/board/trace"
-RECORDED = "recorded"  # stands in an address for the run that comes with the program
 SCRIPTS = (
     "token_stream.js",
     "draft_tree.js",
@@ -49,23 +50,27 @@ class Replay:
         make_header(self.service)
         gr.HTML(
             elem_id="replay",
-            html_template='<main class="db-replay"></main>',
+            html_template='<div class="db-replay"></div>',
             js_on_load="window.Draftboard.mountReplay({element});",
             apply_default_css=False,
         )
 
 
 def add_trace_route(app: FastAPI, store: Store) -> None:
-    """`GET /board/trace/RUN`: a stored run whole, or `recorded` for the one that comes with the program.
+    """`GET /board/trace/RUN`: a stored run whole, or one that comes with the program by its name.
 
     Answers {"error": sentence} where there is nothing to play: the page says it in its own words and place.
     """
 
     def found(run_id: str) -> bytes:
         try:
-            if run_id == RECORDED:
-                return json_bytes(trace_json(recorded_run(), recorded=True))
-            return json_bytes(trace_json(check_playable(store.get_run(run_id))))
+            if run_id in RECORDED:
+                return json_bytes(trace_json(recorded_run(run_id), recorded=True))
+            run = check_playable(store.get_run(run_id))
+            document = trace_json(run)
+            if run.kind == COMPARE and not run.summary:  # it runs, or was interrupted
+                document["summary"] = summarize_comparison(run)
+            return json_bytes(document)
         except UserError as error:
             return json_bytes({"error": str(error)})
 

@@ -117,6 +117,7 @@
     listen() {
       document.addEventListener("keydown", (event) => {
         const target = event.target;
+        if (!this.playback.length || this.node.hidden) return;
         if (event.ctrlKey || event.metaKey || event.altKey || target.closest?.("textarea, select, [contenteditable], input:not([type=range])")) return;
         const own = target.closest?.("button, a, summary, [role=option]"); // space presses what has the focus
         const onScrubber = target === this.scrubber;

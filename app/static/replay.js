@@ -88,9 +88,11 @@
       D.write(this.origin, t("replay.origin", { model: run.model || "–", at, place: place || "–" }));
       const playable = run.lanes.filter((lane) => lane.steps.length);
       this.lanes.hidden = playable.length < 2;
+      const names = new Set(playable.map(laneName));
       this.lanes.replaceChildren(
         ...playable.map((lane) => {
-          const button = el("button", { type: "button", text: laneName(lane), title: lane.label || null });
+          const text = names.size === playable.length ? laneName(lane) : lane.label || laneName(lane); // a prompt set has a lane many times
+          const button = el("button", { type: "button", text, title: lane.label || null });
           button.addEventListener("click", () => this.choose(lane));
           lane.button = button;
           return button;

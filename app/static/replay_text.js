@@ -7,8 +7,12 @@
   const STEPS_A_FRAME = 40; // a jump over a long text is drawn in several frames
 
   class ReplayText {
-    /** `onPick(index)` hears which step the person clicked. */
-    constructor(onPick) {
+    /**
+     * `onPick(index)` hears which step the person clicked; `decorate(chip, step, place, covered)` may add to a chip, which shows the
+     * token at that place of the step and `covered` pieces of characters before it.
+     */
+    constructor(onPick, decorate) {
+      this.decorate = decorate;
       this.body = el("div", { class: "db-replay-lines" });
       this.pending = el("span", { class: "db-replay-pending" });
       this.node = el("div", { class: "db-replay-text", tabindex: "0", role: "region", "aria-label": t("replay.text") }, this.body);
@@ -21,6 +25,7 @@
 
     reset(steps) {
       this.steps = steps;
+      this.pieces = 0;
       this.groups = [];
       this.shown = 0;
       this.wanted = 0;
@@ -61,10 +66,16 @@
 
     group(step, index) {
       const group = el("span", { class: "st", "data-step": index });
-      for (const token of step.emitted) {
-        if (!token.text) continue; // a piece of a character that a later token completes, or the end token
-        group.append(el("span", { class: `tk ${token.role}`, text: token.text }));
-      }
+      step.emitted.forEach((token, place) => {
+        if (!token.text) {
+          this.pieces += 1; // a piece of a character that a later token completes, or the end token
+          return;
+        }
+        const chip = el("span", { class: `tk ${token.role}`, text: token.text });
+        this.decorate?.(chip, step, place, this.pieces);
+        this.pieces = 0;
+        group.append(chip);
+      });
       return group;
     }
 

@@ -14,6 +14,7 @@ from tests.fakes import DRAFTERS
 
 APP = Path(__file__).resolve().parents[2] / "app"
 SCRIPTS = sorted((APP / "static").glob("*.js"))
+FIGURES = ("tokens_per_s", "mean_acceptance_length", "target_passes", "drafted", "kv_bytes")
 # Keys that the scripts put together from parts.
 BUILT = {
     *(f"role.{one}" for one in ("accepted", "rejected", "correction", "bonus", "plain", "untested", "ignored")),
@@ -37,6 +38,14 @@ BUILT = {
     *(f"phase.commit.{one}" for one in ("kept", "freed")),
     *(f"replay.fact.{one}" for one in ("step", "time", "passes", "tokens", "accepted", "kv")),
     *(f"play.{one}" for one in ("play", "pause", "back", "forward")),
+    *(f"compare.state.{one}" for one in ("waiting", "measuring", "playing", "done")),
+    *(f"compare.{one}" for one in ("done", "cancelled", "failed", "interrupted", "running")),
+    *(f"compare.way.{one}{end}" for one in ("race", "together") for end in ("", ".about")),
+    *(f"compare.{kind}.{one}" for kind in ("note", "measuring") for one in ("race", "together")),
+    *(f"compare.best.{one}" for one in ("only", "bare", "plain", "same", "faster")),
+    *(f"compare.{one}{end}" for one in ("agree", "differ") for end in ("", ".must")),
+    *(f"compare.{one}" for one in ("odd", "odd.again", "column.lane", "column.task", "winner", "winner.near")),
+    *(f"{kind}.{one}" for kind in ("compare.column", "def.compare") for one in FIGURES),
     *(f"cards.{one}" for one in ("start", "none", "more", "beside", "best", "notbest")),
 }  # fmt: skip
 

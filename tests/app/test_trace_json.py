@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from app.pages.trace_json import check_playable, trace_json
-from app.recorded import recorded_run
+from app.recorded import RECORDED, recorded_run
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.errors import InvalidRequestError
 from storage.store import Store
@@ -51,14 +51,15 @@ def test_a_run_without_steps_and_a_run_that_is_not_there_are_one_sentence(app: S
     assert "There is no run 'nope'" in str(trace_of(app, "nope")["error"])
 
 
-def test_the_recorded_run_is_a_real_one_whose_text_is_that_of_its_steps(app: Served) -> None:
-    run = recorded_run()
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_run_is_a_real_one_whose_text_is_that_of_its_steps(app: Served, name: str) -> None:
+    run = recorded_run(name)
     assert run.provenance["model"].startswith("SmolLM2") and run.provenance["weight_bytes"] > 10**8
     for request in run.requests:
         assert request.text == "".join(token.text for step in request.steps for token in step.emitted)
         assert request.status == "done" and len(request.steps) > 20
     assert check_playable(run) is run
-    assert trace_of(app, "recorded") == orjson.loads(orjson.dumps(trace_json(run, recorded=True)))
+    assert trace_of(app, name) == orjson.loads(orjson.dumps(trace_json(run, recorded=True)))
 
 
 def test_a_request_that_was_interrupted_gets_its_metrics_from_its_steps(tmp_path: Path) -> None:
@@ -76,4 +77,4 @@ def test_a_run_with_nothing_to_play_is_refused() -> None:
     from dataclasses import replace
 
     with pytest.raises(InvalidRequestError, match="at least one step"):
-        check_playable(replace(recorded_run(), requests=()))
+        check_playable(replace(recorded_run("recorded"), requests=()))

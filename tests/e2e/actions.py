@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 
@@ -42,3 +43,9 @@ def output_text(page: Page) -> str:
 
 def style(page: Page, selector: str, name: str) -> Any:
     return page.locator(selector).first.evaluate(f"node => getComputedStyle(node).{name}")
+
+
+def serious_faults(page: Page, selector: str) -> list[tuple[str, str]]:
+    """What axe-core finds inside an element that keeps somebody from using it: rule and first place of each."""
+    found = Axe().run(page, context=selector).response["violations"]
+    return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.records import Finished
+from tests.e2e.actions import serious_faults
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served
 
@@ -193,3 +194,20 @@ def test_the_page_fits_every_width_and_speaks_the_language(
     expect(page.locator(".db-replay-phases h2")).to_have_text(
         "한 단계에서 일어나는 일" if lang == "ko-KR" else "What happens in a step"
     )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_serious_fault_of_accessibility(open_page: OpenPage, app: Served, dark: bool) -> None:
+    page = open_page(f"replay?run={store_run(app, 'lookahead', temperature=0.8)}", dark=dark, ready=READY)
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    assert serious_faults(page, "#replay") == []
+    page.keyboard.press("Shift+ArrowRight")
+    assert serious_faults(page, "#replay") == []
+
+
+def test_the_recorded_run_plays_by_itself_and_says_that_it_is_recorded(open_page: OpenPage) -> None:
+    page = open_page("replay", ready=READY)
+    expect(page.locator(".db-badge.recorded")).to_have_text("recorded run")
+    page.wait_for_function("document.querySelector('.db-scrubber').valueAsNumber > 1", timeout=20_000)
+    expect(page.locator(".db-replay-origin")).to_contain_text("SmolLM2-135M-Instruct")
