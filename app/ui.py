@@ -21,14 +21,17 @@ from fastapi.staticfiles import StaticFiles  # noqa: E402
 
 from app.compare_desk import CompareDesk  # noqa: E402
 from app.i18n import LANGUAGES, texts  # noqa: E402
+from app.pages.batch import Batch  # noqa: E402
 from app.pages.compare_page import Compare, add_compare_routes  # noqa: E402
 from app.pages.follow import add_follow_route  # noqa: E402
 from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
 from app.pages.playground import Playground  # noqa: E402
 from app.pages.replay_page import Replay, add_trace_route  # noqa: E402
 from app.pages.site import Page  # noqa: E402
+from app.pages.sweep_routes import add_sweep_routes  # noqa: E402
 from app.service import EngineService  # noqa: E402
 from app.settings import Settings  # noqa: E402
+from app.sweep_desk import SweepDesk  # noqa: E402
 from storage.store import Store  # noqa: E402
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans KR", "Apple SD Gothic Neo", "Malgun Gothic", "sans-serif")
@@ -75,10 +78,13 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
 
     playground = Playground(service, store)
     comparisons = CompareDesk(service, store, playground.board)
-    pages = [playground.page(), Compare(service, store, comparisons).page(), Replay(service).page()]
+    compare = Compare(service, store, comparisons)
+    pages = [playground.page(), compare.page(), Batch(service).page(), Replay(service).page()]
     add_follow_route(app, playground.board)
     add_trace_route(app, store)
     add_compare_routes(app, comparisons)
+    sweeps = SweepDesk(service, store)
+    add_sweep_routes(app, service, sweeps)
     app.mount(STATIC_PATH, StaticFiles(directory=static), name="board")
     site = _site(pages, i18n)
     site.queue(default_concurrency_limit=4, max_size=256)

@@ -1,0 +1,192 @@
+/* What to measure: drafters with settings, draft lengths, batch sizes, tasks with weights, prompts; and how long that takes. */
+(() => {
+  "use strict";
+  const D = window.Draftboard;
+  const { el, t, tOr } = D;
+  const ESTIMATE_MS = 350;
+
+  /** Asks the server; a refusal becomes an Error with the server's sentence. */
+  D.ask = async (path, body) => {
+    const options = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+    const answer = await fetch(path, { cache: "no-store", ...options });
+    const value = await answer.json().catch(() => null);
+    if (!answer.ok) throw new Error(value?.error ?? t("batch.unreachable"));
+    return value;
+  };
+
+  const numbers = (text) => text.split(/[\s,]+/).filter(Boolean).map((part) => (/^\d+$/.test(part) ? Number(part) : part));
+
+  /** Every combination of one value from each list. */
+  const product = (lists) => lists.reduce((all, [name, values]) => all.flatMap((one) => values.map((value) => ({ ...one, [name]: value }))), [{}]);
+
+  class SweepForm {
+    /** `offered` is what /sweeps/form gives; `start(form)` begins a sweep. */
+    constructor(offered, start) {
+      this.offered = offered;
+      this.file = null;
+      const { defaults } = offered;
+      this.pace = null;
+      this.gammas = this.field("gammas", defaults.gammas.join(", "));
+      this.batches = this.field("batch_sizes", defaults.batch_sizes.join(", "));
+      this.repeats = this.field("repeats", defaults.repeats, "number");
+      this.maxTokens = this.field("max_tokens", defaults.max_tokens, "number");
+      this.cellTokens = this.field("cell_tokens", defaults.cell_tokens, "number");
+      this.seed = this.field("seed", defaults.seed, "number");
+      this.drafters = offered.drafters.filter((one) => one.name !== "null").map((one) => this.drafter(one));
+      this.tasks = Object.entries(offered.tasks).map(([task, count]) => this.task(task, count));
+      this.upload = el("input", { type: "file", accept: ".jsonl,.csv,.json,text/csv", "aria-label": t("batch.form.upload"), onchange: () => this.readFile() });
+      this.fileSays = el("small", { text: t("batch.form.upload.info") });
+      this.unload = el("button", { type: "button", class: "db-plain-button", hidden: true, text: t("batch.form.upload.remove"), onclick: () => this.dropFile() });
+      this.taskBox = el("div", { class: "sw-tasks" }, ...this.tasks.map((one) => one.node));
+      this.says = el("p", { class: "sw-estimate", role: "status" });
+      this.refused = el("p", { class: "db-alarm", role: "alert", hidden: true });
+      this.go = el("button", { type: "button", class: "db-go sw-start", text: t("batch.form.start") });
+      this.go.addEventListener("click", async () => {
+        this.go.disabled = true;
+        try {
+          await start(this.value());
+          this.refuse(null);
+        } catch (error) {
+          this.refuse(error.message);
+        } finally {
+          this.go.disabled = false;
+        }
+      });
+      const group = (key, ...nodes) => el("fieldset", {}, el("legend", { text: t(`batch.form.${key}`) }), ...nodes);
+      this.node = el(
+        "form",
+        { class: "sw-form", "aria-label": t("batch.form.label"), onsubmit: (event) => event.preventDefault(), oninput: () => this.changed() },
+        group("drafters", el("small", { text: t("batch.form.drafters.info") }), ...this.drafters.map((one) => one.node)),
+        this.gammas.node,
+        this.batches.node,
+        group("tasks", el("small", { text: t("batch.form.tasks.info") }), this.taskBox),
+        el("div", { class: "sw-upload" }, el("label", { class: "db-field-label", text: t("batch.form.upload") }), this.upload, this.fileSays, this.unload),
+        el("div", { class: "sw-numbers" }, this.repeats.node, this.maxTokens.node, this.cellTokens.node, this.seed.node),
+        this.says,
+        this.refused,
+        this.go,
+      );
+      this.estimate();
+    }
+
+    field(key, value, type = "text") {
+      const input = el("input", { type, value, name: key, min: type === "number" ? 0 : null, inputmode: "numeric", autocomplete: "off" });
+      return { input, node: el("label", { class: "sw-field" }, el("span", { text: t(`batch.form.${key}`) }), el("small", { text: t(`batch.form.${key}.info`) }), input) };
+    }
+
+    drafter(one) {
+      const box = el("input", { type: "checkbox", name: "drafter", value: one.name, disabled: !one.available });
+      box.checked = one.available;
+      const options = one.options.map((option) => {
+        const input = el("input", { type: "text", placeholder: String(option.default), "data-option": option.name, "aria-label": tOr(`option.${option.name}`, option.label) });
+        return { option, input, node: el("label", {}, el("span", { text: tOr(`option.${option.name}`, option.label) }), input) };
+      });
+      const name = tOr(`drafter.${one.name}.label`, one.label);
+      const head = el("label", { class: one.available ? "" : "off", title: one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : t("drafter.unavailable", { reason: one.reason }) }, box, D.lineSign(one.name), el("span", { text: name }));
+      const more = options.length && one.available ? el("details", { class: "sw-options" }, el("summary", { text: t("batch.form.options") }), ...options.map((option) => option.node)) : null;
+      const why = one.available ? null : el("small", { class: "sw-why", text: t("drafter.unavailable", { reason: one.reason }) });
+      return { name: one.name, box, options, node: el("div", { class: "sw-drafter" }, head, more, why) };
+    }
+
+    task(task, count) {
+      const input = el("input", { type: "number", min: 0, step: "any", value: 1, "data-task": task, "aria-label": t("batch.form.weight", { task: tOr(`task.${task}`, task) }) });
+      return { task, input, node: el("label", {}, el("span", { text: tOr(`task.${task}`, task || t("batch.task.none")) }), el("small", { text: t("batch.form.prompts", { n: count }) }), input) };
+    }
+
+    /** The form as the server takes it. */
+    value() {
+      const choice = ({ options }) => {
+        const lists = options.filter(({ input }) => input.value.trim()).map(({ option, input }) => [option.name, option.choices.length ? input.value.split(/[\s,]+/).filter(Boolean) : numbers(input.value).map((value) => (Number.isNaN(Number(value)) ? value : Number(value)))]);
+        return product(lists);
+      };
+      const weights = this.tasks.map(({ task, input }) => [task, input.valueAsNumber]).filter(([task, weight]) => task && weight > 0);
+      return {
+        drafters: this.drafters.filter(({ box }) => box.checked).flatMap((one) => choice(one).map((options) => ({ name: one.name, options }))),
+        gammas: numbers(this.gammas.input.value),
+        batch_sizes: numbers(this.batches.input.value),
+        tasks: Object.fromEntries(weights),
+        repeats: this.repeats.input.valueAsNumber,
+        max_tokens: this.maxTokens.input.valueAsNumber,
+        cell_tokens: this.cellTokens.input.valueAsNumber,
+        seed: this.seed.input.valueAsNumber,
+        prompts: this.file,
+      };
+    }
+
+    changed() {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.estimate(), ESTIMATE_MS);
+    }
+
+    async estimate() {
+      try {
+        const { cells, measurements, seconds, prompts } = await D.ask("sweeps/estimate", this.value());
+        const time = D.known(seconds) ? t("batch.estimate.time", { time: D.duration(seconds) }) : t("batch.estimate.unknown");
+        this.says.textContent = `${t("batch.estimate", { cells, measurements, prompts })} ${time}`;
+        this.refuse(null);
+      } catch (error) {
+        this.says.textContent = "";
+        this.refuse(error.message);
+      }
+    }
+
+    refuse(sentence) {
+      this.refused.hidden = !sentence;
+      this.refused.textContent = sentence ?? "";
+    }
+
+    async readFile() {
+      const [file] = this.upload.files;
+      if (!file) return;
+      this.file = { name: file.name, text: await file.text() };
+      this.tasks = [...new Set(this.tasksOf(this.file))].map((task) => this.task(task, this.tasksOf(this.file).filter((one) => one === task).length));
+      this.showTasks(file.name);
+    }
+
+    /** The task of every prompt in a file, as well as a browser can tell; the server reads it again. */
+    tasksOf({ name, text }) {
+      if (name.toLowerCase().endsWith(".csv")) {
+        const [head, ...rows] = text.split(/\r?\n/).filter(Boolean);
+        const place = head.split(",").indexOf("task");
+        return rows.map((row) => (place < 0 || row.includes('"') ? "" : (row.split(",")[place] ?? "")));
+      }
+      return text.split(/\r?\n/).filter((line) => line.trim()).map((line) => {
+        try {
+          return String(JSON.parse(line).task ?? "");
+        } catch {
+          return "";
+        }
+      });
+    }
+
+    dropFile() {
+      this.file = null;
+      this.upload.value = "";
+      this.tasks = Object.entries(this.offered.tasks).map(([task, count]) => this.task(task, count));
+      this.showTasks(null);
+    }
+
+    showTasks(name) {
+      this.unload.hidden = !name;
+      this.fileSays.textContent = name ?? t("batch.form.upload.info");
+      this.taskBox.replaceChildren(...this.tasks.map((one) => one.node));
+      this.changed();
+    }
+  }
+
+  /** The colour and shape of a drafter, as its lines have them. */
+  D.lineSign = (drafter) => {
+    const sign = D.svg("svg", { viewBox: "0 0 16 14", width: 16, height: 14, "aria-hidden": "true" });
+    const shape = D.shapeOf(drafter);
+    sign.append(D.marker(shape, 8, 7, 4.5, { fill: shape === "ring" ? "none" : D.inkOf(drafter), stroke: D.inkOf(drafter) }));
+    return sign;
+  };
+
+  /** Seconds as people say them. */
+  D.duration = (seconds) => {
+    if (seconds < 90) return t("time.seconds", { n: D.num(seconds, 0) });
+    return seconds < 5400 ? t("time.minutes", { n: D.num(seconds / 60, 0) }) : t("time.hours", { n: D.num(seconds / 3600, 1) });
+  };
+
+  D.SweepForm = SweepForm;
+})();
