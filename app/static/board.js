@@ -47,6 +47,7 @@
       this.status = el("p", { class: "db-status", role: "status", "aria-live": "polite" });
       this.link = el("button", { type: "button", class: "db-link", hidden: true, text: t("run.link"), title: t("run.link.title") });
       this.link.addEventListener("click", () => this.copyLink());
+      this.replay = el("a", { class: "db-link", hidden: true, text: t("nav.replay"), title: t("run.replay.title") });
       this.meter = el("div", { class: "db-meter", hidden: true }, el("span"));
       this.unsaved = el("p", { class: "db-unsaved", role: "alert", hidden: true });
       this.empty = this.emptyState();
@@ -57,7 +58,7 @@
         el(
           "div",
           { class: "db-main" },
-          el("div", { class: "db-top" }, this.status, this.link, D.blanksSwitch(this.stream)),
+          el("div", { class: "db-top" }, this.status, this.replay, this.link, D.blanksSwitch(this.stream)),
           this.meter,
           this.unsaved,
           D.legend(this.stream.node),
@@ -87,7 +88,8 @@
     }
 
     emptyState() {
-      return el("div", { class: "db-empty" }, el("p", { class: "db-empty-title", text: t("empty.title") }), el("p", { text: t("empty.text") }));
+      const words = [el("p", { class: "db-empty-title", text: t("empty.title") }), el("p", { text: t("empty.text") })];
+      return el("div", { class: "db-empty" }, ...words, new D.Teaser().node);
     }
 
     say(key, values) {
@@ -173,6 +175,7 @@
       this.plain.open = false;
       this.meter.hidden = true;
       this.link.hidden = true;
+      this.replay.hidden = true;
       this.unsaved.hidden = true;
     }
 
@@ -263,6 +266,8 @@
       const n = run.metrics.main?.n ?? run.metrics.plain?.n ?? 0;
       this.busy(!run.done);
       if (run.done) {
+        this.replay.hidden = !run.ask.saved || !n;
+        this.replay.href = `replay?run=${encodeURIComponent(run.id)}`;
         const stoppedPlain = run.status === "cancelled" && run.ended.main && run.ended.main !== "cancelled";
         if (stoppedPlain) this.say("state.plainstopped", { n });
         else if (run.status === "failed") this.say("state.failed", { error: run.error ?? "" });

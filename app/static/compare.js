@@ -28,6 +28,7 @@
     /** The run of the address: running or stored; without one the recorded comparison. */
     async load() {
       this.form.take(await (await fetch("board/compare")).json());
+      if (this.run) return; // somebody was quicker
       const asked = new URLSearchParams(location.search).get("run");
       if (asked && (await this.follow(asked))) return;
       await this.open(asked ?? RECORDED);
@@ -60,6 +61,7 @@
 
     /** Listens to a comparison of this server process; false when it is none. */
     follow(id) {
+      this.opening = null;
       this.source?.close();
       this.run = { id, seq: 0, done: false };
       return new Promise((found) => {
@@ -143,7 +145,9 @@
 
     /** A stored comparison; one that was just measured is played back at once. */
     async open(id, play = false) {
+      const opening = (this.opening = {});
       const trace = await (await fetch(`board/trace/${encodeURIComponent(id)}`)).json();
+      if (this.opening !== opening) return; // another was started or opened meanwhile
       this.form.busy(false);
       if (trace.error || !trace.params?.labels) {
         if (id !== RECORDED) this.form.say(trace.error ?? t("compare.other"));
@@ -159,7 +163,8 @@
       this.link.hidden = trace.recorded;
       this.replay.hidden = false;
       this.replay.href = `replay?run=${encodeURIComponent(id)}`;
-      this.say(`compare.${trace.status}`, { n: lanes.length });
+      if (trace.recorded) this.say("compare.recorded", { title: trace.title });
+      else this.say(`compare.${trace.status}`, { n: lanes.length });
       if (summary.lanes) {
         this.result.show(summary, params);
         const single = !params.set.length;

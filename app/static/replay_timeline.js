@@ -5,6 +5,7 @@
   const PHASES = ["draft", "pass", "verdict", "outcome", "commit"];
   // Teaching time at 1x, milliseconds: slow enough to read a card, whatever the machine measured.
   const PACE = { draft: 110, pass: 450, verdict: 320, outcome: 420, commit: 420 };
+  const PLAIN_PACE = [0, 200, 0, 0, 120]; // a step without a draft has little to say
   const MOST_CARDS = 12; // a tree's tokens arrive in as many beats at most
 
   /** Draft tokens in the order in which the target's rule looks at them: the accepted ones and those that were refused. */
@@ -29,7 +30,7 @@
 
   /** How long the phases of a step take in teaching time. */
   const teaching = (step) => {
-    if (!step.drafts.length) return [0, PACE.pass, 0, 0, PACE.commit];
+    if (!step.drafts.length) return PLAIN_PACE;
     const outcome = step.last && step.last.role !== "accepted" ? PACE.outcome : 0;
     return [PACE.draft * Math.min(step.drafts.length, MOST_CARDS), PACE.pass, PACE.verdict * step.tested.length, outcome, PACE.commit];
   };

@@ -16,7 +16,7 @@ from tests.fakes import FakeScript
 
 pytestmark = pytest.mark.e2e
 
-READY = (".db-lane-rows select", ".db-presets option:nth-child(2)")
+READY = (".db-lane-rows select", ".db-compare-table")
 
 
 @pytest.fixture(scope="module")

@@ -104,9 +104,7 @@ def test_the_phases_of_a_step_come_one_after_another_with_the_numbers_of_the_tra
     expect(card.nth(2)).to_contain_text("u 0.88 > 0.06")
     expect(card.nth(3)).to_contain_text("untested")
     expect(card.nth(4)).to_contain_text("correction")
-    expect(page.locator(".db-replay-caption")).to_contain_text(
-        "3 tokens join the text; the KV of 3 places stays, of 2 it is freed"
-    )
+    expect(page.locator(".db-replay-caption")).to_contain_text("Added to the text: 3. KV slots kept: 3, freed: 2.")
     page.keyboard.press("Shift+ArrowLeft")
     expect(now).to_have_attribute("data-phase", "outcome")
 
