@@ -25,9 +25,12 @@ from app.pages.batch import Batch  # noqa: E402
 from app.pages.compare_page import Compare, add_compare_routes  # noqa: E402
 from app.pages.follow import add_follow_route  # noqa: E402
 from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
+from app.pages.library import Library  # noqa: E402
+from app.pages.library_routes import add_library_routes  # noqa: E402
 from app.pages.playground import Playground  # noqa: E402
 from app.pages.replay_page import Replay, add_trace_route  # noqa: E402
 from app.pages.site import Page  # noqa: E402
+from app.pages.sweep_api import SweepEndpoint  # noqa: E402
 from app.pages.sweep_routes import add_sweep_routes  # noqa: E402
 from app.service import EngineService  # noqa: E402
 from app.settings import Settings  # noqa: E402
@@ -79,14 +82,15 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
     playground = Playground(service, store)
     comparisons = CompareDesk(service, store, playground.board)
     compare = Compare(service, store, comparisons)
-    pages = [playground.page(), compare.page(), Batch(service).page(), Replay(service).page()]
+    pages = [playground.page(), compare.page(), Batch(service).page(), Replay(service).page(), Library(service).page()]
     add_follow_route(app, playground.board)
     add_trace_route(app, store)
     add_compare_routes(app, comparisons)
     sweeps = SweepDesk(service, store)
     add_sweep_routes(app, service, sweeps)
+    add_library_routes(app, store)
     app.mount(STATIC_PATH, StaticFiles(directory=static), name="board")
-    site = _site(pages, i18n)
+    site = _site(pages, SweepEndpoint(sweeps), i18n)
     site.queue(default_concurrency_limit=4, max_size=256)
     site._queue.sleep_when_free = QUEUE_SLEEP_S
     site._queue.progress_update_sleep_when_free = QUEUE_SLEEP_S
@@ -110,11 +114,12 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
     return app
 
 
-def _site(pages: Sequence[Page], i18n: gr.I18n) -> gr.Blocks:
-    """All pages at their addresses; the header links them, not Gradio's own bar."""
+def _site(pages: Sequence[Page], sweeps: SweepEndpoint, i18n: gr.I18n) -> gr.Blocks:
+    """All pages at their addresses, which the header links and not Gradio's own bar; and the endpoint that no page has."""
     first, *others = pages
     with gr.Blocks(title="Draftboard", fill_width=True, analytics_enabled=False) as site:
         first.build(i18n)
+        sweeps.build()
     for page in others:
         with site.route(page.path, f"/{page.path}", show_in_navbar=False):
             page.build(i18n)

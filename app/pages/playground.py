@@ -156,7 +156,29 @@ class Playground:
         chat_template: bool = True,
         plain: str = "off",
     ) -> AsyncIterator[dict[str, Any]]:
-        """One prompt for programs: yields {run_id, text} while it runs and the whole result at the end."""
+        """Continues one prompt with speculative decoding; the run is stored and has a link.
+
+        A client that goes away or cancels ends its request within one engine step.
+
+        Args:
+            request: of the client.
+            prompt: the text to continue.
+            drafter: null, ngram, lookahead, draft_model, eagle, medusa, or another that this engine lists.
+            gamma: most draft tokens of a step, 0 to 16; 0 is plain decoding.
+            options: settings of the drafter by name, such as {"max_n": 3}.
+            temperature: 0 is greedy.
+            top_k: keep the k most likely tokens; 0 keeps all.
+            top_p: keep the smallest set of tokens with this probability; 1 keeps all.
+            seed: the same seed gives the same tokens.
+            max_tokens: most tokens to emit.
+            stop: texts at which the output is cut.
+            chat_template: put the prompt into the model's chat template as a user's message.
+            plain: whether plain decoding of the same prompt is measured too: after, before or off.
+
+        Returns:
+            {run_id, finished: false} while it runs; at the end {run_id, finished: true, warning, main, plain}, `main` and (unless
+            off) `plain` with text, token_ids, finish_reason, lossless and metrics.
+        """
         form = PlaygroundForm(
             prompt=prompt,
             chat_template=chat_template,

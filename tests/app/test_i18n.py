@@ -63,6 +63,15 @@ BUILT = {
     *(f"compare.{one}" for one in ("odd", "odd.again", "column.lane", "column.task", "winner", "winner.near")),
     *(f"{kind}.{one}" for kind in ("compare.column", "def.compare") for one in FIGURES),
     *(f"cards.{one}" for one in ("start", "none", "more", "beside", "best", "notbest")),
+    *(f"library.{one}" for one in ("kind", "status", "target", "drafter", "task", "device", "tag", "since", "until", "sort")),
+    *(f"library.sort.{one}" for one in ("-created", "created", "-tokens_per_s", "-speedup", "title", "target")),
+    *(f"library.column.{one}" for one in ("name", "kind", "drafter", "target", "speed", "speedup", "date", "status")),
+    *(f"library.import.{one}" for one in ("added", "skipped", "restored")),
+    *(f"library.{one}" for one in ("total", "total.one", "deleted", "deleted.one", "newer", "older", "undo")),
+    *(f"library.{one}" for one in ("unselect", "compare")),
+    *(f"kind.{one}" for one in ("playground", "generate", "sweep", "compare")),
+    *(f"status.{one}" for one in ("running", "done", "cancelled", "failed", "interrupted")),
+    *(f"copy.{one}" for one in ("command", "python", "vllm")),
 }  # fmt: skip
 
 
@@ -75,7 +84,11 @@ def asked_keys() -> set[str]:
     for path in APP.rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         keys |= set(re.findall(r'\bPage\("[^"]*", "([\w.]+)"', source))
-        keys |= set(re.findall(r'\bi18n\("([\w.]+)"\)', source)) | set(re.findall(r'\btext\(\w[^,]*, "([\w.]+)"', source))
+        keys |= (
+            set(re.findall(r'\bNote\("([\w.]+)"', source))
+            | set(re.findall(r'\bi18n\("([\w.]+)"\)', source))
+            | set(re.findall(r'\btext\(\w[^,]*, "([\w.]+)"', source))
+        )
     return keys
 
 

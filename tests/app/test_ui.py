@@ -90,7 +90,7 @@ def test_a_client_that_cancels_frees_its_request(app: Served, client: Client) ->
 
 def test_only_the_named_endpoints_are_offered_to_programs(client: Client) -> None:
     named = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
-    assert sorted(named) == ["/compare", "/generate"]
+    assert sorted(named) == ["/compare", "/generate", "/sweep"]
 
 
 def test_the_document_speaks_the_visitors_language(app: Served) -> None:

@@ -1,0 +1,224 @@
+"""A stored run as something to paste elsewhere: a command of ours, a program, or the flags of vLLM that come nearest."""
+
+from __future__ import annotations
+
+import json
+import pprint
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.compare_request import COMPARE
+from app.prompt_files import builtin_prompts
+from app.state import PLAIN_DRAFTER, PlaygroundForm
+from app.sweep_run import KIND as SWEEP
+from app.sweep_run import PROMPTS, prompt_pool
+from app.vllm_flags import Note, is_embedded, serve_command
+from engine.config import DrafterSpec, GenerationRequest, SamplingParams
+from engine.sweep_plan import SweepSettings
+from storage.records import RunDetail
+
+PLAYGROUND = "playground"
+_SHIPPED = "assets/drafters/"  # found by every engine on its own
+_SOURCES = {"draft_model": "--draft-model", "eagle": "--eagle", "medusa": "--medusa"}
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """Attributes:
+    text: what is copied.
+    notes: what a reader must know and the text cannot say.
+    """
+
+    text: str
+    notes: tuple[Note, ...] = ()
+
+
+def snippets(run: RunDetail, url: str) -> dict[str, Snippet]:
+    """The run as "command", "python" and "vllm".
+
+    Args:
+        run: with or without its steps.
+        url: of the application, for programs.
+    """
+    if run.kind == SWEEP:
+        settings = SweepSettings.from_dict(run.params["settings"])
+        return {
+            "command": Snippet(_sweep_command(run, settings), _prompts_note(run)),
+            "python": Snippet(_sweep_program(settings, url), _prompts_note(run)),
+            "vllm": _vllm(
+                run, [DrafterSpec(one.name, gamma, one.options) for one in settings.drafters for gamma in settings.gammas]
+            ),
+        }
+    if run.kind == COMPARE:
+        lanes = [DrafterSpec(lane["drafter"], lane["gamma"], lane["options"]) for lane in run.params["lanes"]]
+        return {
+            "command": Snippet(_compare_command(run, lanes)),
+            "python": Snippet(_compare_program(run, url)),
+            "vllm": _vllm(run, [lane for lane in lanes if lane.name != PLAIN_DRAFTER]),
+        }
+    requests = list(requests_of(run))
+    lines = [_generate_command(run, request) for request in requests]
+    programs = [_generate_program(request, url, first=place == 0) for place, request in enumerate(requests)]
+    drafters = [request.drafter for request in requests if request.drafter.name != PLAIN_DRAFTER] or [DrafterSpec("null", 0)]
+    flags = _vllm(run, drafters)
+    if requests:
+        body = Note("copy.note.request", {"body": json.dumps(_sampling(requests[0].sampling), ensure_ascii=False)})
+        flags = replace(flags, notes=(*flags.notes, body))
+    return {"command": Snippet("\n".join(lines)), "python": Snippet("\n".join(programs)), "vllm": flags}
+
+
+def requests_of(run: RunDetail) -> Iterator[GenerationRequest]:
+    """What a run asked of the engine, each once; also what a run that ended early never came to."""
+    asked: list[GenerationRequest] = [request.request() for request in run.requests]
+    if run.kind == PLAYGROUND and not asked:
+        asked.append(PlaygroundForm.from_params(run.params).to_request())
+    seen: list[GenerationRequest] = []
+    for request in sorted(asked, key=lambda one: one.drafter.name == PLAIN_DRAFTER):
+        if request not in seen:
+            seen.append(request)
+            yield request
+
+
+def _generate_command(run: RunDetail, request: GenerationRequest) -> str:
+    drafter, sampling = request.drafter, request.sampling
+    words = ["--prompt", request.prompt, "--drafter", drafter.name, "--gamma", drafter.gamma]
+    for name, value in drafter.options.items():
+        words += ["--option", f"{name}={value}"]
+    words += ["--temperature", sampling.temperature, "--top-p", sampling.top_p, "--top-k", sampling.top_k]
+    words += ["--seed", sampling.seed, "--max-tokens", sampling.max_tokens]
+    for stop in sampling.stop:
+        words += ["--stop", stop]
+    if not request.chat_template:
+        words.append("--no-chat-template")
+    return _command("generate", [*words, *_engine_words(run, [drafter.name])])
+
+
+def _sweep_command(run: RunDetail, settings: SweepSettings) -> str:
+    words: list[Any] = ["--drafters", ",".join(choice.label for choice in settings.drafters)]
+    words += ["--gammas", ",".join(map(str, settings.gammas)), "--batch-sizes", ",".join(map(str, settings.batch_sizes))]
+    if settings.tasks:
+        words += ["--tasks", ",".join(f"{task}={weight:g}" for task, weight in settings.tasks.items())]
+    for name in ("repeats", "max_tokens", "cell_tokens", "seed"):
+        words += [f"--{name.replace('_', '-')}", getattr(settings, name)]
+    if not _has_builtin_prompts(run):
+        words += ["--prompts", "prompts.jsonl"]
+    return _command("sweep", [*words, *_engine_words(run, [choice.name for choice in settings.drafters])])
+
+
+def _compare_command(run: RunDetail, lanes: Sequence[DrafterSpec]) -> str:
+    params = run.params
+    words: list[Any] = ["--drafters", ",".join(map(_lane, lanes)), "--way", params["way"]]
+    if params.get("tasks"):
+        words += ["--tasks", ",".join(params["tasks"]), "--per-task", params["per_task"]]
+    else:
+        words += ["--prompt", params["prompt"]]
+    for name in ("temperature", "top_p", "top_k", "seed", "max_tokens"):
+        if name in params:
+            words += [f"--{name.replace('_', '-')}", params[name]]
+    if not params.get("chat_template", True):
+        words.append("--no-chat-template")
+    return _command("compare", [*words, *_engine_words(run, [lane.name for lane in lanes])])
+
+
+def _lane(lane: DrafterSpec) -> str:
+    """A lane as `compare` reads it.
+
+    Example: ngram, 4, max_n 5 → "ngram:4:max_n=5".
+    """
+    if lane.name == PLAIN_DRAFTER:
+        return lane.name
+    return ":".join([lane.name, str(lane.gamma), *(f"{name}={value}" for name, value in lane.options.items())])
+
+
+def _compare_program(run: RunDetail, url: str) -> str:
+    asked = ("prompt", "tasks", "per_task", "way", "temperature", "top_k", "top_p", "seed", "max_tokens", "chat_template")
+    values = {name: run.params[name] for name in asked if name in run.params}
+    call = f"result = client.predict({_arguments({'lanes': run.params['lanes'], **values, 'api_name': '/compare'})})"
+    show = 'for place in result["ranking"]:\n    lane = result["lanes"][place]\n    print(lane["label"], lane["tokens_per_s"])'
+    return "\n".join([_client(url), call, show])
+
+
+def _specs(settings: SweepSettings) -> Iterator[DrafterSpec]:
+    """Every drafter at every draft length."""
+    for choice in settings.drafters:
+        yield from (DrafterSpec(choice.name, gamma, choice.options) for gamma in settings.gammas)
+
+
+def _command(name: str, words: Sequence[Any]) -> str:
+    return f"python -m app {name} {shlex.join(str(word) for word in words)}"
+
+
+def _engine_words(run: RunDetail, drafters: Sequence[str]) -> list[str]:
+    """The options that load the same models; what every engine takes by itself is left out."""
+    given = run.params.get("engine")
+    if isinstance(given, Mapping):
+        names = {"model": "target"}
+        options = {names.get(name, name): value for name, value in given.items() if value is not None}
+        return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words = [] if not run.model or is_embedded(run.model) else ["--target", run.model]
+    for name, flag in _SOURCES.items():
+        source = run.provenance.get(name)
+        if source and not source.startswith(_SHIPPED) and any(drafter.endswith(name) for drafter in drafters):
+            words += [flag, source]
+    return words
+
+
+def _generate_program(request: GenerationRequest, url: str, first: bool) -> str:
+    drafter, sampling = request.drafter, request.sampling
+    arguments = {
+        "prompt": request.prompt,
+        "drafter": drafter.name,
+        "gamma": drafter.gamma,
+        "options": dict(drafter.options),
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        "max_tokens": sampling.max_tokens,
+        "stop": list(sampling.stop),
+        "chat_template": request.chat_template,
+        "api_name": "/generate",
+    }
+    lines = [_client(url)] if first else []
+    lines += [f"result = client.predict({_arguments(arguments)})", 'print(result["main"]["text"])']
+    return "\n".join([*lines, 'print(result["main"]["metrics"]["tokens_per_s"], "tokens/s")'])
+
+
+def _sweep_program(settings: SweepSettings, url: str) -> str:
+    values = settings.to_dict()
+    drafters = [choice.label for choice in settings.drafters]
+    call = f"result = client.predict({_arguments({**values, 'drafters': drafters, 'api_name': '/sweep'})})"
+    return "\n".join([_client(url), call, 'print(result["finding"])'])
+
+
+def _client(url: str) -> str:
+    return f"from gradio_client import Client\n\nclient = Client({url!r})"
+
+
+def _arguments(values: Mapping[str, Any]) -> str:
+    lines = (f"    {name}={pprint.pformat(value, width=110, sort_dicts=False)}," for name, value in values.items())
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def _vllm(run: RunDetail, drafters: Sequence[DrafterSpec]) -> Snippet:
+    sources = {name: str(run.provenance.get(name) or "") for name in _SOURCES}
+    found = [serve_command(run.model, str(run.provenance.get("dtype") or ""), drafter, sources) for drafter in drafters]
+    texts = dict.fromkeys(one.text for one in found)
+    return Snippet("\n".join(texts), tuple({str(note): note for one in found for note in one.notes}.values()))
+
+
+def _sampling(sampling: SamplingParams) -> dict[str, Any]:
+    """Of a request to vLLM; its names are ours but for nothing."""
+    names = ("temperature", "top_k", "top_p", "seed", "max_tokens")
+    values = {name: getattr(sampling, name) for name in names}
+    return {**values, **({"stop": list(sampling.stop)} if sampling.stop else {})}
+
+
+def _has_builtin_prompts(run: RunDetail) -> bool:
+    return [*run.parts.get(PROMPTS, {}).get("pool", ())] == [one._asdict() for one in prompt_pool(builtin_prompts())]
+
+
+def _prompts_note(run: RunDetail) -> tuple[Note, ...]:
+    return () if _has_builtin_prompts(run) else (Note("copy.note.prompts", {"run": run.id}),)
