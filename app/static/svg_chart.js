@@ -69,7 +69,7 @@
       this.svg = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": title, class: "ch-svg" });
       this.legend = el("ul", { class: "ch-legend" });
       this.noteNode = el("p", { class: "ch-note", text: note });
-      this.table = el("div", { class: "ch-table" });
+      this.table = el("div", { class: "ch-table", tabindex: 0, role: "region", "aria-label": t("chart.data") });
       const details = el("details", { class: "ch-data" }, el("summary", { text: t("chart.data") }), this.table);
       details.addEventListener("toggle", () => details.open && this.fillTable());
       this.details = details;
