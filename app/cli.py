@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from app.bench_cli import bench_app
 from app.cli_common import real_engine
+from app.compare_cli import compare
 from app.contracts import MakeEngine
 from app.generate_cli import INTERRUPTED, generate
 from app.runs_cli import runs_app
@@ -29,6 +30,7 @@ cli = typer.Typer(
 )
 cli.command("serve")(serve)
 cli.command("generate")(generate)
+cli.command("compare")(compare)
 cli.command("sweep")(sweep)
 cli.add_typer(runs_app, name="runs")
 cli.add_typer(bench_app, name="bench")

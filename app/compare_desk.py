@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,12 +18,14 @@ from app.handles import RequestHandle
 from app.live import LiveBoard, LiveRun
 from app.render import event_json
 from app.service import EngineService
+from engine.config import GenerationRequest
 from engine.errors import DraftboardError, RunNotFoundError
 from engine.records import RequestResult
 from storage.provenance import provenance
 from storage.store import Store
 
 LOOK_S = 0.05
+WARM_UP_TOKENS = 8
 ATTEMPTS = 2  # a lane that something else disturbed is measured once more
 _log = logging.getLogger(__name__)
 
@@ -124,6 +126,8 @@ class CompareDesk:
             for lane in range(len(one.request.labels)):
                 for attempt in range(1, ATTEMPTS + 1):
                     with self._turn(one, lane):
+                        if prompt == 0 and attempt == 1:
+                            self._warm_up(one, one.request.requests[0][lane])
                         result = self._measure(one, prompt, lane, attempt)
                     if result.finish_reason == "failed":
                         raise _Broken(result.error or "The engine failed.")
@@ -134,6 +138,12 @@ class CompareDesk:
                         break
                 if one.cancel.is_set():
                     return
+
+    def _warm_up(self, one: Comparison, request: GenerationRequest) -> None:
+        """A few tokens that nobody counts: what a drafter does for the first time would be charged to its lane."""
+        count = min(WARM_UP_TOKENS, request.sampling.max_tokens)
+        short = replace(request, sampling=replace(request.sampling, max_tokens=count), trace=False)
+        self._follow(one, {}, [self._service.submit(short, None, "", one.cancel)])
 
     def _measure(self, one: Comparison, prompt: int, lane: int, attempt: int) -> RequestResult:
         one.live.add({"k": "lane", "l": str(lane), "p": prompt, "attempt": attempt})

@@ -69,6 +69,13 @@ def summarize_comparison(run: RunDetail) -> dict[str, Any]:
     }
 
 
+def comparison_document(run: RunDetail) -> dict[str, Any]:
+    """An ended comparison for programs: its summary with run_id, status, error and, of one prompt, the texts by lane."""
+    texts = {} if run.params["set"] else {run.params["labels"][one.lane]: one.request.text for one in measured_of(run)}
+    error = next((request.error for request in run.requests if request.error), None)
+    return {"run_id": run.id, "finished": True, "status": run.status, "error": error, **run.summary, "texts": texts}
+
+
 def _lane(run: RunDetail, place: int, label: str, measured: Sequence[Measured]) -> dict[str, Any]:
     spec = run.params["lanes"][place]
     metrics = [request_metrics(one.request) for one in measured]

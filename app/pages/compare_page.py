@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from app.compare_desk import CompareDesk
 from app.compare_request import COMPARE, MAX_LANES, MAX_PER_TASK, MIN_LANES, read_comparison
+from app.compare_view import comparison_document
 from app.pages.header import make_header
 from app.pages.site import Page
 from app.presets import load_presets
@@ -87,8 +88,9 @@ class Compare:
 
         Returns:
             {run_id, finished, status, error, lanes, ranking, baseline, agreement, tasks, texts}: `lanes` with their figures in
-            the order asked for, `ranking` as places in it by measured tokens/s, `agreement` of the token ids with the baseline's (of
-            one prompt), `tasks` with intervals and the winner of each (of a prompt set), `texts` by lane (of one prompt).
+            the order asked for, `ranking` as places in it by measured tokens/s, `agreement` of the token ids with those of the
+            baseline (of one prompt), `tasks` with intervals and the winner of each (of a prompt set), `texts` by lane (of one
+            prompt).
         """
         shared = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "max_tokens": max_tokens}
         asked = {"lanes": lanes, "prompt": prompt, "tasks": tasks or [], "per_task": per_task, "way": way}
@@ -102,14 +104,7 @@ class Compare:
                 await asyncio.to_thread(one.done.wait, LOOK_S)
         finally:
             one.cancel.set()  # a client that goes away leaves no work behind
-        yield await asyncio.to_thread(self._document, one.run_id)
-
-    def _document(self, run_id: str) -> dict[str, Any]:
-        run = self.store.get_run(run_id, with_steps=False)
-        labels = run.params["labels"]
-        texts = {} if run.params["set"] else {one.label: one.text for one in run.requests if one.label in labels}
-        error = next((one.error for one in run.requests if one.error), None)
-        return {"run_id": run_id, "finished": True, "status": run.status, "error": error, **run.summary, "texts": texts}
+        yield await asyncio.to_thread(lambda: comparison_document(self.store.get_run(one.run_id)))
 
 
 def add_compare_routes(app: FastAPI, desk: CompareDesk) -> None:

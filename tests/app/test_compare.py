@@ -146,7 +146,7 @@ def test_together_all_lanes_share_every_pass(bench: Bench) -> None:
 def test_a_lane_that_something_else_disturbed_is_measured_again(tmp_path: Path) -> None:
     with opened(tmp_path, FakeScript(step_delay_s=0.02)) as bench:
         one = bench.desk.start(read_comparison(asked(max_tokens=30)))
-        wait_until(lambda: bench.service.num_requests == 1)
+        wait_until(lambda: any(event["k"] == "s" for event in events_of(one)))
         stranger = bench.service.submit(GenerationRequest("somebody else", sampling=SamplingParams(max_tokens=3)))
         assert isinstance(list(stranger.events())[-1], Finished)
         assert one.done.wait(20)
@@ -175,7 +175,7 @@ def test_a_race_waits_until_nothing_else_runs(tmp_path: Path) -> None:
 def test_a_stop_ends_the_lane_that_runs_and_keeps_what_was_measured(tmp_path: Path) -> None:
     with opened(tmp_path, FakeScript(step_delay_s=0.01)) as bench:
         one = bench.desk.start(read_comparison(asked(max_tokens=4000)))
-        wait_until(lambda: bench.service.num_requests == 1)
+        wait_until(lambda: any(event["k"] == "s" for event in events_of(one)))
         bench.desk.stop(one.run_id)
         assert one.done.wait(5)
         run = bench.store.get_run(one.run_id)
