@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,7 +22,7 @@ from engine.errors import UnsupportedModelError
 from engine.head_runner import HeadRunner
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder, make_eagle
-from engine.models.draft_files import drafted_tokens, read_card
+from engine.models.draft_files import drafted_tokens, read_card, read_object
 from engine.models.head_files import EagleFile, MedusaFile, load_head
 from engine.models.head_parts import TargetParts
 from engine.models.kernel import Kernel, choose_kernel
@@ -68,18 +69,30 @@ class Target(NamedTuple):
         return self.runner.decoder.kernel
 
 
+class Trained(NamedTuple):
+    """A drafter with weights of its own, and its card where it has one."""
+
+    drafter: Drafter
+    card: Mapping[str, Any] | None
+
+
 class LoadedDrafters(NamedTuple):
     """Attributes:
     drafters: those that can run, by name.
     sources: where each drafter with weights of its own came from; None where there is none.
+    cards: of those that have one.
     """
 
     drafters: dict[str, Drafter]
     sources: dict[str, str | None]
+    cards: dict[str, Mapping[str, Any] | None]
 
     def infos(self) -> tuple[DrafterInfo, ...]:
         """All drafters, those that cannot run with the reason."""
-        infos = [drafter.info() for drafter in self.drafters.values()]
+        infos: list[DrafterInfo] = []
+        for drafter in self.drafters.values():
+            model = drafter.model_kind.name if isinstance(drafter, LookupFirst) else drafter.name
+            infos.append(replace(drafter.info(), source=self.sources.get(model), card=self.cards.get(model)))
         for kind, missing, flag in _TRAINED:
             if kind.name not in self.drafters:
                 reason = f"{missing}; start with {flag} FOLDER_OR_ID"
@@ -101,14 +114,15 @@ def load_drafters(config: EngineConfig, target: Target, kv_budget_bytes: int, pr
     makers = {"draft_model": _draft_model, "eagle": _eagle, "medusa": _medusa}
     asked = {"draft_model": config.draft_model, "eagle": config.eagle, "medusa": config.medusa}
     sources = {name: _source(name, given, target) for name, given in asked.items()}
+    cards: dict[str, Mapping[str, Any] | None] = {}
     for place, (name, source) in enumerate(sources.items()):
         if source is not None:
             progress(f"Loading the drafter {name}", 0.85 + 0.05 * place)
-            drafters[name] = makers[name](source, config, target, kv_budget_bytes)
+            drafters[name], cards[name] = makers[name](source, config, target, kv_budget_bytes)
     for kind in _COMBINATIONS:
         if kind.model_kind.name in drafters:
             drafters[kind.name] = kind(drafters[kind.model_kind.name])
-    return LoadedDrafters(drafters, {name: source and shown_name(source) for name, source in sources.items()})
+    return LoadedDrafters(drafters, {name: source and shown_name(source) for name, source in sources.items()}, cards)
 
 
 def _source(name: str, given: str | None, target: Target) -> str | None:
@@ -127,14 +141,15 @@ def _sizes(config: EngineConfig, length: int, budget: int) -> dict[str, int]:
     }
 
 
-def _draft_model(source: str, config: EngineConfig, target: Target, budget: int) -> Drafter:
+def _draft_model(source: str, config: EngineConfig, target: Target, budget: int) -> Trained:
     files = locate(source, lambda message, fraction: None)
-    ours, token_ids = target.files.spec, None
-    if files.folder == target.files.folder:
+    ours, token_ids, card = target.files.spec, None, None
+    is_target = files.folder == target.files.folder
+    if is_target:
         # The target drafting for itself (a check that everything is accepted) shares the weights, not the KV.
         decoder = target.runner.decoder
     else:
-        _check_draft_model(files, target)
+        card = _check_draft_model(files, target)
         tensors = load_tensors(files)
         token_ids = drafted_tokens(files.name, tensors, ours.vocab_size)
         kernel = choose_kernel(config.dtype, target.device, files.spec)
@@ -142,17 +157,17 @@ def _draft_model(source: str, config: EngineConfig, target: Target, budget: int)
         decoder = make_decoder(files.spec, tensors, kernel, target.device, target.threads, owner)
     length = min(target.length, files.spec.max_position_embeddings)
     runner = ModelRunner(decoder, **_sizes(config, length, budget))
-    return DraftModelDrafter(runner, DraftVocabulary(token_ids, ours.vocab_size))
+    return Trained(DraftModelDrafter(runner, DraftVocabulary(token_ids, ours.vocab_size), is_target=is_target), card)
 
 
-def _check_draft_model(files: ModelFiles, target: Target) -> None:
-    """Refuse one whose tokens, or whose borrowed embedding, are not the target's."""
+def _check_draft_model(files: ModelFiles, target: Target) -> Mapping[str, Any] | None:
+    """Refuse one whose tokens, or whose borrowed embedding, are not the target's; its card where it has one."""
     name, shape = f"The draft model {files.name}", files.spec
     has_tokenizer = (files.folder / "tokenizer.json").is_file()
     if has_tokenizer:
         check_same_tokens(target.tokenizer, Tokenizer(files.folder))
         if shape.draft_vocab_size is None:
-            return
+            return read_object(files.folder / "card.json")
     card = read_card(files.folder, name, target.files.model_hash)
     if not has_tokenizer and "target_hash" not in (card or {}):
         raise UnsupportedModelError(
@@ -167,24 +182,25 @@ def _check_draft_model(files: ModelFiles, target: Target) -> None:
                     f"{name} takes the target's embedding, but was made for another target: "
                     f"its {what} is {has}, the target's is {wants}."
                 )
+    return card
 
 
-def _eagle(source: str, config: EngineConfig, target: Target, budget: int) -> Drafter:
+def _eagle(source: str, config: EngineConfig, target: Target, budget: int) -> Trained:
     file = load_head(source, target.files.spec, target.files.model_hash)
     if not isinstance(file, EagleFile):
         raise UnsupportedModelError(f"{source} holds Medusa heads; start with --medusa {source}.")
     head = make_eagle(file, _target_parts(target), target.runner.decoder, target.threads, target.length)
-    return EagleDrafter(HeadRunner(head, **_sizes(config, target.length, budget)), file.token_ids)
+    return Trained(EagleDrafter(HeadRunner(head, **_sizes(config, target.length, budget)), file.token_ids), file.card)
 
 
-def _medusa(source: str, config: EngineConfig, target: Target, budget: int) -> Drafter:
+def _medusa(source: str, config: EngineConfig, target: Target, budget: int) -> Trained:
     file = load_head(source, target.files.spec, target.files.model_hash)
     if not isinstance(file, MedusaFile):
         raise UnsupportedModelError(f"{source} holds an EAGLE head; start with --eagle {source}.")
     parts = _target_parts(target)
     heads = PlainMedusa(file.module(parts.head), parts, target.kernel.activation, target.device)
     rates = (file.card or {}).get("rank_rates")
-    return MedusaDrafter(heads, file.token_ids, target.files.spec.num_layers - 1, rates)
+    return Trained(MedusaDrafter(heads, file.token_ids, target.files.spec.num_layers - 1, rates), file.card)
 
 
 def _target_parts(target: Target) -> TargetParts:

@@ -217,8 +217,32 @@ class DrafterOption:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterStorage:
+    """What a drafter holds beside the target.
+
+    Attributes:
+        parameters, weight_bytes: of its own; copies of the target's count, tables that it reads in place do not.
+        kv_bytes_per_token: of its own keys and values, for each token of context.
+        gamma, draft_tokens: temporary tokens of a step in the target's KV, at most, with this γ and the default settings.
+    """
+
+    parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    gamma: int
+    draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterInfo:
-    """What a drafter is, for people: `available` is False with a `reason` where it cannot run (no draft model loaded, say)."""
+    """What a drafter is, for people.
+
+    Attributes:
+        available, reason: whether it can run, and where it cannot, why (no draft model is loaded, say).
+        storage: None of one that is not loaded.
+        source: where its weights came from; None without weights.
+        card: what its training wrote down (see `engine.training.saving`), as it was read; None without one.
+    """
 
     name: str
     label: str
@@ -227,6 +251,9 @@ class DrafterInfo:
     options: tuple[DrafterOption, ...] = ()
     available: bool = True
     reason: str = ""
+    storage: DrafterStorage | None = None
+    source: str | None = None
+    card: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from engine.config import DrafterSpec
 from engine.draft import Draft
-from engine.records import DrafterInfo, DrafterOption
+from engine.models.head_parts import OwnWeights
+from engine.records import DrafterInfo, DrafterOption, DrafterStorage
 from engine.sequence import Sequence
 from engine.verify import Verdict, verify_sampled
 
@@ -113,5 +115,20 @@ class Drafter(ABC):
         """Bytes of keys and values that the drafter holds now."""
         return 0
 
+    @property
+    def weights(self) -> OwnWeights:
+        """What it holds beside the target's weights."""
+        return OwnWeights(0, 0)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of its own keys and values for each token of context."""
+        return 0
+
+    def storage(self) -> DrafterStorage:
+        gamma = DrafterSpec(self.name).gamma
+        nodes = self.max_nodes(gamma, {option.name: option.default for option in self.options})
+        return DrafterStorage(*self.weights, self.kv_bytes_per_token, gamma, nodes)
+
     def info(self) -> DrafterInfo:
-        return DrafterInfo(self.name, self.label, self.summary, self.lossless, self.options)
+        return DrafterInfo(self.name, self.label, self.summary, self.lossless, self.options, storage=self.storage())

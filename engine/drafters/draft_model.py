@@ -12,6 +12,7 @@ from engine.drafters.base import Drafter, Outcome
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.model_runner import ModelRunner, row_argmax
 from engine.models.attention import Row
+from engine.models.head_parts import OwnWeights
 from engine.sequence import Sequence
 
 
@@ -25,14 +26,16 @@ class DraftModelDrafter(Drafter):
         runner: the draft model.
         vocabulary: the tokens that its LM head has rows for.
         max_prefill: most context tokens of a sequence fed in one pass.
+        is_target: the model is the target itself, whose weights are not the drafter's.
     """
 
     name = "draft_model"
     label = "Draft model"
     summary = "A smaller model with the same tokenizer writes the draft; it needs its own weights and its own KV cache."
 
-    def __init__(self, runner: ModelRunner, vocabulary: DraftVocabulary, max_prefill: int = 512) -> None:
+    def __init__(self, runner: ModelRunner, vocabulary: DraftVocabulary, max_prefill: int = 512, is_target: bool = False) -> None:
         self._runner = runner
+        self._is_target = is_target
         self._vocabulary = vocabulary
         self._max_prefill = max_prefill
         self._computed: dict[str, int] = {}
@@ -117,3 +120,16 @@ class DraftModelDrafter(Drafter):
 
     def kv_bytes(self) -> int:
         return self._runner.used_bytes
+
+    @property
+    def weights(self) -> OwnWeights:
+        decoder = self._runner.decoder
+        return (
+            OwnWeights(0, 0)
+            if self._is_target
+            else OwnWeights(decoder.parameters, decoder.parameters * decoder.kernel.weight.itemsize)
+        )
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self._runner.bytes_per_token

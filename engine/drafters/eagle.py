@@ -23,6 +23,7 @@ from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
 from engine.head_runner import HeadRunner
 from engine.models.attention import Row
 from engine.models.eagle_pass import HeadRow
+from engine.models.head_parts import OwnWeights
 from engine.records import DrafterOption
 from engine.sequence import Sequence
 
@@ -188,3 +189,11 @@ class EagleDrafter(Drafter):
 
     def kv_bytes(self) -> int:
         return self._runner.used_bytes
+
+    @property
+    def weights(self) -> OwnWeights:
+        return self._runner.head.weights
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self._runner.bytes_per_token

@@ -14,6 +14,7 @@ from engine.drafters.base import Drafter, Outcome, PromptChunk
 from engine.drafters.draft_model import DraftModelDrafter
 from engine.drafters.eagle import EagleDrafter
 from engine.drafters.ngram import NgramDrafter
+from engine.models.head_parts import OwnWeights
 from engine.records import DrafterOption
 from engine.sequence import Sequence
 
@@ -62,6 +63,14 @@ class LookupFirst(Drafter):
 
     def kv_bytes(self) -> int:
         return self._model.kv_bytes()
+
+    @property
+    def weights(self) -> OwnWeights:
+        return self._model.weights
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self._model.kv_bytes_per_token
 
 
 class NgramEagleDrafter(LookupFirst):

@@ -14,6 +14,7 @@ from engine.drafters.base import Drafter, Outcome, PromptChunk
 from engine.drafters.best_tokens import best_tokens
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.static_tree import StaticTree, build_tree, prior_rates
+from engine.models.head_parts import OwnWeights
 from engine.models.medusa_pass import MedusaLike
 from engine.records import DrafterOption
 from engine.sequence import Sequence
@@ -101,3 +102,7 @@ class MedusaDrafter(Drafter):
 
     def release(self, seq_id: str) -> None:
         self._hidden.pop(seq_id, None)
+
+    @property
+    def weights(self) -> OwnWeights:
+        return self._heads.weights

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from engine.kv_cache import KVArena, KVCache
 from engine.models.attention import Row, grouped_attention, plan_attention
 from engine.models.eagle_head import EagleConfig, EagleHead, rotary_angles
-from engine.models.head_parts import TargetParts, cast_products, half_products
+from engine.models.head_parts import OwnWeights, TargetParts, cast_products, half_products, own_weights
 from engine.models.spec import ModelSpec
 
 
@@ -50,6 +50,10 @@ class EagleLike(Protocol):
     config: EagleConfig
     device: torch.device
     kv_dtype: torch.dtype
+
+    @property
+    def weights(self) -> OwnWeights:
+        """What it holds beside the target."""
 
     def make_cache(self, num_lanes: int, lane_tokens: int) -> KVArena:
         """An empty cache in the layout that `forward` reads."""
@@ -92,6 +96,16 @@ class PlainEagle:
         else:
             rows = target.head if token_ids is None else target.head[token_ids]
             self._table = rows.to(device, dtype)
+
+    @property
+    def weights(self) -> OwnWeights:
+        """See `EagleLike`."""
+        held: list[Tensor] = list(self._head.parameters())
+        if not self.config.own_head and self._table is not self._target.head:
+            held.append(self._table)
+        if self._embedding is not self._target.embedding:
+            held.append(self._embedding)
+        return own_weights(held)
 
     def make_cache(self, num_lanes: int, lane_tokens: int) -> KVCache:
         return KVCache(one_layer_spec(self.config), num_lanes, lane_tokens, self.kv_dtype, self.device)

@@ -1,8 +1,9 @@
-"""What drafting heads take from the target, and how their products are cast."""
+"""What drafting heads take from the target, what they hold of their own, and how their products are cast."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -30,6 +31,24 @@ class TargetParts(NamedTuple):
     def normed(self, hidden: Tensor) -> Tensor:
         """What the LM head sees of last hidden states, fp32."""
         return F.rms_norm(hidden.float(), (hidden.shape[-1],), self.norm.float().to(hidden.device), self.eps)
+
+
+class OwnWeights(NamedTuple):
+    """What a drafter holds in memory: copies of the target's weights count, tables that it reads in place do not.
+
+    Attributes:
+        parameters: numbers, without what a layout pads them with.
+        weight_bytes: memory, with it.
+    """
+
+    parameters: int
+    weight_bytes: int
+
+
+def own_weights(tensors: Iterable[Tensor]) -> OwnWeights:
+    """Of plain tensors."""
+    held = list(tensors)
+    return OwnWeights(sum(tensor.numel() for tensor in held), sum(tensor.numel() * tensor.element_size() for tensor in held))
 
 
 def cast_products(module: M, dtype: torch.dtype) -> M:

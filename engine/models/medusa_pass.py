@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.models.head_parts import TargetParts, cast_products, half_products
+from engine.models.head_parts import OwnWeights, TargetParts, cast_products, half_products, own_weights
 from engine.models.medusa_heads import MedusaConfig, MedusaHeads
 
 
@@ -16,6 +16,10 @@ class MedusaLike(Protocol):
     """What the drafter needs of the heads."""
 
     config: MedusaConfig
+
+    @property
+    def weights(self) -> OwnWeights:
+        """What they hold beside the target."""
 
     def forward(self, hidden: Tensor, heads: int) -> Tensor:
         """Last hidden states before the final norm [n, hidden] → fp32 logits [heads, n, draft vocab] of the first `heads`."""
@@ -34,6 +38,11 @@ class PlainMedusa:
     def __init__(self, heads: MedusaHeads, target: TargetParts, dtype: torch.dtype, device: torch.device) -> None:
         self.config, self._device, self._dtype, self._target = heads.config, device, dtype, target
         self._heads = cast_products(heads.requires_grad_(False), dtype).to(device)
+
+    @property
+    def weights(self) -> OwnWeights:
+        """See `MedusaLike`."""
+        return own_weights(self._heads.parameters())
 
     def forward(self, hidden: Tensor, heads: int) -> Tensor:
         """See `MedusaLike`."""

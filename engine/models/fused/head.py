@@ -23,7 +23,7 @@ from engine.models.fused.panels import BLOCK, PANEL, Panels, bf16_bits, pack, pa
 from engine.models.fused.plan import plan_batch
 from engine.models.fused.tables import HeadFlags, Weights
 from engine.models.fused.team import Team
-from engine.models.head_parts import TargetParts
+from engine.models.head_parts import OwnWeights, TargetParts
 from engine.models.kernel import Kernel
 
 
@@ -103,9 +103,22 @@ class FusedEagle:
             epsilon=np.float32(config.rms_norm_eps),
             fc_bias=np.empty(0, np.float32) if head.fc.bias is None else padded_row(array_of(head.fc.bias)),
         )
+        copied = [] if config.own_head or token_ids is None else [len(token_ids) * config.hidden_size]
+        copied += [] if embedding is None else [embedding.numel()]
+        self._parameters = sum(parameter.numel() for parameter in head.parameters()) + sum(copied)
+        self._owned = [*self._products, self._fc]
+        self._owned += [
+            table for table in (self._table, self._embedding) if table is not panels.head and table is not panels.embedding
+        ]
         self._activation: Any = np.uint16 if kernel.activation == torch.bfloat16 else np.float32
         self._sizes = [*(p.panels for p in self._products), self._table.panels]
         self._memory = GrowingMemory(self._spec, self._activation, threads, self._sizes, HEAD_PHASES, self._flags.joined_ld)
+
+    @property
+    def weights(self) -> OwnWeights:
+        """See `EagleLike`."""
+        small = (self._weights.norms, self._weights.biases, self._weights.fc_bias)
+        return OwnWeights(self._parameters, sum(one.data.nbytes for one in self._owned) + sum(one.nbytes for one in small))
 
     def make_cache(self, num_lanes: int, lane_tokens: int) -> PanelCache:
         return PanelCache(self._spec, num_lanes, lane_tokens)
