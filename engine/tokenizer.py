@@ -131,6 +131,18 @@ class Tokenizer:
             return list(self._backend.encode(self._template.render(text), add_special_tokens=False).ids)
         return self._encode_guarded(text)
 
+    def chat_opening(self) -> str:
+        """What the chat template puts before a user's message, as text for `encode` without the template.
+
+        Raises:
+            InvalidRequestError: there is no chat template.
+            UnsupportedModelError: it cannot be rendered.
+        """
+        if self._template is None:
+            raise InvalidRequestError("chat_template", True, "off, since this model has no chat template")
+        mark = "\u241e"
+        return self._template.render(mark).partition(mark)[0]
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; special tokens give nothing, bytes that are no UTF-8 give U+FFFD."""
         stream = TextStream(self)

@@ -19,6 +19,7 @@ from engine.loading import choose_device, load_parts
 from engine.models.medusa_heads import MedusaConfig
 from engine.training.draft_model import DraftModelSettings, DraftModelTrainee
 from engine.training.eagle import EagleSettings, EagleTrainee, eagle_config
+from engine.training.earlier import Earlier
 from engine.training.examples import HELD_OUT_EVERY, load_texts
 from engine.training.features import TOP, default_layers, extract_features
 from engine.training.generate import GenerateSettings, generate_texts
@@ -26,6 +27,7 @@ from engine.training.inputs import Inputs, load_inputs
 from engine.training.loop import History, Trainee, TrainSettings, train
 from engine.training.medusa import MedusaTrainee
 from engine.training.saving import make_card, save_draft_model, save_eagle, save_medusa
+from engine.training.vocabulary import DraftVocabulary
 
 cli = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Make drafters for a target model.", pretty_exceptions_enable=False
@@ -41,6 +43,7 @@ MaxLength = Annotated[int, typer.Option(help="Cut texts to so many tokens.")]
 Minutes = Annotated[float, typer.Option(help="Budget of training time.")]
 Steps = Annotated[int, typer.Option(help="Optimiser steps instead of a budget: repeats a run exactly.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the folder's checkpoint.")]
+Begin = Annotated[Path | None, typer.Option("--from", help="Start from this earlier result and its vocabulary.")]
 Seed = Annotated[int, typer.Option(help="Of data order and of everything drawn.")]
 Lr = Annotated[float, typer.Option(help="Learning rate of AdamW.")]
 MuonLr = Annotated[float, typer.Option(help="Learning rate of Muon for inner matrices; 0: AdamW trains them too.")]
@@ -57,14 +60,18 @@ def generate(
     answer_tokens: Annotated[int, typer.Option(help="Stop behind so many tokens of answers.")] = 1_000_000,
     batch: Annotated[int, typer.Option(help="Answers written at once.")] = 64,
     max_tokens: Annotated[int, typer.Option(help="Of an answer.")] = 256,
+    own_prompts: Annotated[
+        float, typer.Option(help="Share of prompts that the target writes itself; the others are templates.")
+    ] = 0.5,
     shard: Annotated[int, typer.Option(help="Prompts of a file; a killed run loses at most one file.")] = 1024,
     seed: Seed = 1,
     device: Device = "auto",
     threads: Threads = 0,
 ) -> None:
     """Let the target answer prompts from templates; run again to go on."""
-    engine = Engine(EngineConfig(model=model, device=device, threads=threads, max_batch_size=batch, max_model_len=2048))
-    settings = GenerateSettings(answer_tokens, shard, max_tokens, seed)
+    engine = Engine(EngineConfig(model=model, device=device, threads=threads, max_batch_size=batch, max_model_len=2048,
+                                 draft_model="none", eagle="none", medusa="none"))  # fmt: skip
+    settings = GenerateSettings(answer_tokens, shard, max_tokens, seed, own_prompts=own_prompts)
     generate_texts(engine, settings, out, lambda done, of, rate: _say(
         f"{done:,} of {of:,} answer tokens, {rate:.0f} tokens/s, {max(0, of - done) / rate / 60:.0f} min left"))  # fmt: skip
 
@@ -117,6 +124,7 @@ def eagle(
     evaluate_every: EvaluateEvery = 200,
     held_out: HeldOut = HELD_OUT_EVERY,
     max_length: MaxLength = 1024,
+    begin: Begin = None,
     resume: Resume = False,
     device: Device = "auto",
     threads: Threads = 0,
@@ -125,6 +133,7 @@ def eagle(
     if layout not in ("eagle", "eagle3"):
         raise InvalidRequestError("layout", layout, "eagle, eagle3")
     place = _device(device, threads)
+    earlier = Earlier(begin) if begin else None
     inputs = load_inputs(model, data, features, place, max_length, held_out)
     stored = inputs.store.meta.layers
     last = inputs.files.spec.num_layers - 1
@@ -132,11 +141,11 @@ def eagle(
     capture = (last,) if layout == "eagle" else fused
     settings = EagleSettings(layout, depth, feature_weight=feature_weight, ce_weight=ce_weight, noise=noise, train_head=own_head)  # type: ignore[arg-type]
     run = _settings(minutes, steps, lr, muon_lr, batch_tokens, seed, evaluate_every)
-    vocabulary = inputs.vocabulary(vocab)
+    vocabulary = _vocabulary(inputs, vocab, earlier)
     config = eagle_config(inputs.files.spec, settings.layout, capture, len(vocabulary.token_ids), own_head)
     trainee = EagleTrainee(config, settings, run, inputs.texts, inputs.store, inputs.split, inputs.weights, vocabulary, place,
                            compiled=compiled)  # fmt: skip
-    history = _train(trainee, run, out, resume)
+    history = _train(trainee, run, out, resume, earlier)
     save_eagle(trainee.module, vocabulary, _card("eagle", inputs, run, history, asdict(settings), trainee), out)
 
 
@@ -158,19 +167,21 @@ def medusa(
     evaluate_every: EvaluateEvery = 200,
     held_out: HeldOut = HELD_OUT_EVERY,
     max_length: MaxLength = 1024,
+    begin: Begin = None,
     resume: Resume = False,
     device: Device = "auto",
     threads: Threads = 0,
 ) -> None:
     """Train Medusa heads."""
     place = _device(device, threads)
+    earlier = Earlier(begin) if begin else None
     inputs = load_inputs(model, data, features, place, max_length, held_out)
     run = _settings(minutes, steps, lr, muon_lr, batch_tokens, seed, evaluate_every)
-    vocabulary = inputs.vocabulary(vocab)
+    vocabulary = _vocabulary(inputs, vocab, earlier)
     spec = inputs.files.spec
     config = MedusaConfig(spec.hidden_size, spec.vocab_size, len(vocabulary.token_ids), heads, 1, shared_head)
     trainee = MedusaTrainee(config, run, inputs.texts, inputs.store, inputs.split, inputs.weights, vocabulary, place)
-    history = _train(trainee, run, out, resume)
+    history = _train(trainee, run, out, resume, earlier)
     card = _card("medusa", inputs, run, history, asdict(config), trainee)
     card["rank_rates"] = [[round(rate, 5) for rate in head] for head in trainee.rank_rates()]
     save_medusa(trainee.module, vocabulary, card, out)
@@ -193,19 +204,21 @@ def draft_model(
     evaluate_every: EvaluateEvery = 200,
     held_out: HeldOut = HELD_OUT_EVERY,
     max_length: MaxLength = 1024,
+    begin: Begin = None,
     resume: Resume = False,
     device: Device = "auto",
     threads: Threads = 0,
 ) -> None:
     """Cut a draft model out of the target and distil it."""
     place = _device(device, threads)
+    earlier = Earlier(begin) if begin else None
     inputs = load_inputs(model, data, features, place, max_length, held_out)
     run = _settings(minutes, steps, lr, muon_lr, batch_tokens, seed, evaluate_every)
     settings = DraftModelSettings(tuple(int(layer) for layer in layers.split(",")))
-    vocabulary = inputs.vocabulary(vocab)
+    vocabulary = _vocabulary(inputs, vocab, earlier)
     trainee = DraftModelTrainee(settings, run, inputs.files.spec, inputs.tensors, inputs.texts, inputs.store, inputs.split,
                                 inputs.weights, vocabulary, place)  # fmt: skip
-    history = _train(trainee, run, out, resume)
+    history = _train(trainee, run, out, resume, earlier)
     card = _card("draft_model", inputs, run, history, asdict(settings), trainee)
     save_draft_model(trainee.module, trainee.config, vocabulary, card, out)
 
@@ -217,8 +230,20 @@ def _settings(
                          evaluate_every=evaluate_every, checkpoint_every=evaluate_every)  # fmt: skip
 
 
-def _train(trainee: EagleTrainee | MedusaTrainee | DraftModelTrainee, run: TrainSettings, out: Path, resume: bool) -> History:
-    if not resume:
+def _vocabulary(inputs: Inputs, size: int, earlier: Earlier | None) -> DraftVocabulary:
+    return earlier.vocabulary(inputs.files.spec.vocab_size) if earlier else inputs.vocabulary(size)
+
+
+def _train(
+    trainee: EagleTrainee | MedusaTrainee | DraftModelTrainee,
+    run: TrainSettings,
+    out: Path,
+    resume: bool,
+    earlier: Earlier | None,
+) -> History:
+    if earlier and not resume:
+        earlier.fill(trainee.module)
+    elif not resume:
         trainee.start()
     checked: Trainee = trainee
     return train(checked, run, out, resume, lambda history, line: _say(line))

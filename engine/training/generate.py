@@ -34,6 +34,8 @@ class GenerateSettings:
         max_tokens: of an answer.
         temperatures: each answer draws one of these.
         max_article_tokens: an article that is to be summarised is cut to so many tokens.
+        own_prompts: share of prompts whose user message the target writes itself (see `openings`).
+        max_prompt_tokens: of such a message.
     """
 
     answer_tokens: int = 1_000_000
@@ -42,6 +44,8 @@ class GenerateSettings:
     seed: int = 1
     temperatures: tuple[float, ...] = TEMPERATURES
     max_article_tokens: int = 256
+    own_prompts: float = 0.5
+    max_prompt_tokens: int = 400
 
 
 class _Answer(NamedTuple):
@@ -71,7 +75,7 @@ def generate_texts(engine: Engine, settings: GenerateSettings, folder: Path, pro
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokens, number = _begin(folder, engine.info.model_hash, settings)
-    stream = starters(settings.seed)
+    stream = starters(settings.seed, settings.own_prompts)
     for _ in range(number * settings.shard_sequences):
         next(stream)
     begun, before = time.perf_counter(), tokens
@@ -120,6 +124,15 @@ class _Shard:
                     more = self._finish(event.result, *self._running.pop(event.request_id)) or more
         return sorted(self._answers, key=lambda answer: answer.order)
 
+    def opening_request(self, order: int, begin: str) -> GenerationRequest:
+        """Let the target write the user's message that begins so."""
+        draw = random.Random(f"{self._settings.seed}:{self._number}:{order}:message")
+        # The answer must find room behind it.
+        most = min(self._settings.max_prompt_tokens, self._engine.info.max_model_len // 4)
+        sampling = SamplingParams(temperature=1.0, top_p=0.95, seed=draw.getrandbits(31), max_tokens=most)
+        prompt = self._engine.tokenizer.chat_opening() + begin
+        return GenerationRequest(prompt, sampling=sampling, chat_template=False, trace=False)
+
     def request(self, order: int, prompt: str) -> GenerationRequest:
         draw = random.Random(f"{self._settings.seed}:{self._number}:{order}")
         sampling = SamplingParams(
@@ -130,8 +143,12 @@ class _Shard:
         return GenerationRequest(prompt, sampling=sampling, trace=False)
 
     def _finish(self, result: RequestResult, order: int, starter: Starter) -> bool:
-        """Keep an answer; True when it asks for a summary."""
+        """Keep an answer; True when it asks for a summary, or is a message that wants an answer."""
         engine = self._engine
+        if starter.opens and order % 2 == 0:
+            message = (starter.prompt + result.text).strip()
+            self._follow_ups.append((order + 1, starter, message))
+            return True
         prompt_ids = engine.tokenizer.encode(result.request.prompt, result.request.chat_template)
         answer = list(result.token_ids)
         is_article = starter.follow_up is not None and order % 2 == 0
@@ -151,9 +168,9 @@ class _Shard:
 
 
 class _Requests(Iterator[tuple[int, Starter, GenerationRequest]]):
-    """Summaries of finished articles first, then new starters; asked again after it ran dry, it looks for summaries again.
+    """What follows from finished ones first, then new starters; asked again after it ran dry, it looks for those again.
 
-    A starter has two places in the order: its own and its summary's.
+    A starter has two places in the order: its own, and that of its summary or of the answer to the target's own message.
     """
 
     def __init__(self, shard: _Shard, batch: list[Starter]) -> None:
@@ -166,7 +183,8 @@ class _Requests(Iterator[tuple[int, Starter, GenerationRequest]]):
             order, starter, prompt = follow_up
             return order, starter, self._shard.request(order, prompt)
         place, starter = next(self._starters)
-        return 2 * place, starter, self._shard.request(2 * place, starter.prompt)
+        make = self._shard.opening_request if starter.opens else self._shard.request
+        return 2 * place, starter, make(2 * place, starter.prompt)
 
 
 def _begin(folder: Path, model_hash: str, settings: GenerateSettings) -> tuple[int, int]:
@@ -194,4 +212,6 @@ def _fixed(settings: GenerateSettings) -> list[object]:
         settings.seed,
         list(settings.temperatures),
         settings.max_article_tokens,
+        settings.own_prompts,
+        settings.max_prompt_tokens,
     ]

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from engine.training.openings import WEIGHTS as OWN_WEIGHTS
+from engine.training.openings import opening
 from engine.training.topics import CODE_TASKS, KOREAN_TOPICS, LANGUAGES, NAMES, THINGS, TOPICS
 
 TASKS = ("code", "summarization", "korean", "math", "chat")
@@ -72,19 +74,29 @@ class Starter(NamedTuple):
     task: one of `TASKS`.
     prompt: the user's message. For a summary, the request for the text that is to be summarised.
     follow_up: for a summary, the message with {text} where the text goes; else None.
+    opens: whether `prompt` is the beginning of a message that the target itself goes on with.
     """
 
     task: str
     prompt: str
     follow_up: str | None = None
+    opens: bool = False
 
 
-def starters(seed: int) -> Iterator[Starter]:
-    """Endless prompts, no two alike, in an order that the seed fixes."""
+def starters(seed: int, own: float = 0.0) -> Iterator[Starter]:
+    """Endless prompts, templates no two alike, in an order that the seed fixes.
+
+    Args:
+        own: share of messages that the target writes itself, from an opening.
+    """
     draw = random.Random(seed)
     seen: set[str] = set()
     tasks, weights = list(WEIGHTS), list(WEIGHTS.values())
     while True:
+        if own and draw.random() < own:
+            task = draw.choices(list(OWN_WEIGHTS), list(OWN_WEIGHTS.values()))[0]
+            yield Starter(task, opening(draw, task), opens=True)
+            continue
         task = draw.choices(tasks, weights)[0]
         for _ in range(50):
             starter = _make(draw, task)

@@ -86,6 +86,17 @@ def test_a_draft_model_keeps_two_layers_and_a_small_head(world: World, tmp_path:
     assert card["parameters"] == sum(x.numel() for x in load_file(out / "model.safetensors").values() if x.dtype == torch.float16)
 
 
+@pytest.mark.parametrize("command", ["eagle", "medusa", "draft-model"])
+def test_an_earlier_result_is_the_start_of_the_next(world: World, tmp_path: Path, command: str) -> None:
+    shape = ["--layers", "0,2"] if command == "draft-model" else []
+    first = run(world, command, tmp_path / "first", "--vocab", "100", *shape)
+    again = run(world, command, tmp_path / "again", "--from", str(first), "--lr", "0", "--muon-lr", "0", *shape)
+    before, after = (load_file(folder / "model.safetensors") for folder in (first, again))
+    assert before.keys() == after.keys()
+    for name, weight in before.items():
+        assert torch.allclose(weight.float(), after[name].float(), atol=2e-3), name
+
+
 def test_features_and_texts_are_made_from_the_command_line(world: World, tmp_path: Path) -> None:
     common = ["--model", str(world.folder), "--device", "cpu", "--threads", "1"]
     texts = ["generate", "--out", str(tmp_path / "t"), "--answer-tokens", "60", "--max-tokens", "10", "--shard", "8", *common]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from engine.training.generate import ARTICLE_TASK, GenerateSettings, generate_te
 from engine.training.starters import TASKS, starters
 from tests.engine.training.worlds import World
 
-SETTINGS = GenerateSettings(answer_tokens=500, shard_sequences=14, max_tokens=16, seed=3, max_article_tokens=10)
+SETTINGS = GenerateSettings(answer_tokens=500, shard_sequences=14, max_tokens=16, seed=3, max_article_tokens=10, own_prompts=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,25 @@ def test_an_article_is_followed_by_a_request_to_summarise_it(engine: Engine, tmp
     follow_up = engine.tokenizer.decode(texts.sequence(place + 1)[: texts.starts[place + 1]].tolist())
     assert texts.tasks[place + 1] == "summarization"
     assert article and article in follow_up
+
+
+def test_the_target_writes_messages_itself_and_answers_them(engine: Engine, tmp_path: Path) -> None:
+    own = replace(SETTINGS, own_prompts=1.0, max_prompt_tokens=12)
+    generate_texts(engine, own, tmp_path)
+    texts = load_texts([tmp_path])
+    openings = [starter.prompt for starter in islice(starters(3, 1.0), len(texts) * 2)]
+    prompts = [engine.tokenizer.decode(texts.sequence(i)[: texts.starts[i]].tolist()) for i in range(len(texts))]
+    begun = [next((o.strip() for o in openings if o.strip() and o.strip() in prompt), None) for prompt in prompts]
+    assert set(texts.tasks) <= set(TASKS)
+    assert sum(opening is not None for opening in begun) > len(prompts) / 2
+    goes_on = [prompt.partition(opening)[2] for prompt, opening in zip(prompts, begun, strict=True) if opening]
+    assert len(set(goes_on)) > len(goes_on) / 2, "the target goes on, and not always in the same way"
+
+
+def test_the_opening_of_a_message_is_what_the_template_puts_before_it(engine: Engine) -> None:
+    opening = engine.tokenizer.chat_opening()
+    whole = engine.tokenizer.encode("xyz", True)
+    assert whole[: len(engine.tokenizer.encode(opening, False))] == engine.tokenizer.encode(opening, False)
 
 
 def test_a_stopped_run_goes_on_with_the_next_shard(engine: Engine, tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""An earlier training's weights as the start of a new one: more data, another schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from engine.errors import InvalidRequestError
+from engine.training.vocabulary import DraftVocabulary, draft_vocabulary
+
+
+class Earlier:
+    """The saved folder of a finished training.
+
+    Raises:
+        InvalidRequestError: no model.safetensors there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "model.safetensors"
+        if not path.is_file():
+            raise InvalidRequestError("from", str(folder), "a folder that this command wrote")
+        self._folder = folder
+        self._tensors: dict[str, Tensor] = load_file(path)
+
+    def vocabulary(self, vocab_size: int) -> DraftVocabulary:
+        """The tokens that its head has rows for."""
+        if "d2t" in self._tensors:
+            shift = self._tensors["d2t"]
+            return draft_vocabulary(shift + torch.arange(len(shift)), vocab_size)
+        return draft_vocabulary(self._tensors.get("token_map", torch.arange(vocab_size)), vocab_size)
+
+    def fill(self, module: nn.Module) -> None:
+        """Copy the weights.
+
+        Raises:
+            InvalidRequestError: a module of another shape.
+        """
+        ours = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+        for name, weight in ours.items():
+            theirs = self._tensors.get(name)
+            if theirs is None or theirs.shape != weight.shape:
+                has = "nothing" if theirs is None else tuple(theirs.shape)
+                raise InvalidRequestError(
+                    "from", f"{self._folder} with {has} for {name}", f"weights of shape {tuple(weight.shape)}"
+                )
+            with torch.no_grad():
+                weight.copy_(theirs.float())
