@@ -173,14 +173,15 @@ class CompareDesk:
             if one.cancel.is_set():
                 raise _Stopped("The comparison was stopped.")
             if self._alone.acquire(timeout=LOOK_S):
-                if not self._service.num_requests and not self._service.lent:
+                if not self._service.num_requests:
                     break
                 self._alone.release()
                 time.sleep(LOOK_S)
             if not told:
-                one.live.add({"k": "hold", "l": str(lane)})
-                one.live.delta()
+                _tell_to_wait(one, lane)
                 told = True
+        if self._service.lent and not told:
+            _tell_to_wait(one, lane)  # the service takes the lane in at the next rest of a sweep
         try:
             yield
         finally:
@@ -227,6 +228,11 @@ class _Stopped(DraftboardError):
 
 class _Broken(DraftboardError):
     """A lane that the engine could not finish."""
+
+
+def _tell_to_wait(one: Comparison, lane: int) -> None:
+    one.live.add({"k": "hold", "l": str(lane)})
+    one.live.delta()
 
 
 def _begin(one: Comparison) -> dict[str, Any]:

@@ -174,7 +174,11 @@
         this.lanes.splice(place, 1);
         this.drawLanes();
       });
-      const options = this.drafters.find((one) => one.name === lane.drafter)?.options ?? [];
+      const chosen = this.drafters.find((one) => one.name === lane.drafter);
+      const options = chosen?.options ?? [];
+      const lossy = el("span", { class: "db-badge lossy", text: t("drafter.lossy"), title: t("drafter.lossy.title") });
+      const judge = () => (lossy.hidden = (chosen?.lossless ?? true) && !options.some((option) => option.lossy.includes(lane.options[option.name] ?? option.default)));
+      judge();
       return el(
         "li",
         { class: `lane-${place + 1}` },
@@ -183,11 +187,13 @@
         el("span", { class: "db-lane-gamma", "aria-hidden": "true", text: "γ" }),
         gamma,
         remove,
-        options.length ? this.options(lane, options) : null,
+        options.length ? this.options(lane, options, judge) : null,
+        lossy,
       );
     }
 
-    options(lane, options) {
+    /** The drafter's settings; `changed()` hears of every change. */
+    options(lane, options, changed) {
       const rows = options.map((option) => {
         const value = lane.options[option.name] ?? option.default;
         const input = option.choices.length
@@ -199,6 +205,7 @@
           const typed = option.choices.length ? input.value : input.valueAsNumber;
           if (Number.isNaN(typed) || typed === option.default) delete lane.options[option.name];
           else lane.options[option.name] = typed;
+          changed();
         });
         return el("label", {}, el("span", { text: tOr(`option.${option.name}`, option.label) }), input);
       });

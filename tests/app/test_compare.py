@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from app.compare_desk import CompareDesk, Comparison
 from app.compare_request import read_comparison
 from app.compare_view import summarize_comparison
+from app.contracts import EngineLike
 from app.live import LiveBoard
 from app.presets import load_presets
 from app.service import EngineService
@@ -170,6 +172,26 @@ def test_a_race_waits_until_nothing_else_runs(tmp_path: Path) -> None:
         assert [event["k"] for event in events_of(one)][:3] == ["cmp", "hold", "lane"]
         assert stranger.drain(1.0)
         assert not any(lane["disturbed"] or lane["again"] for lane in bench.summary(one)["lanes"])
+
+
+def test_a_race_beside_a_sweep_runs_in_its_rests(bench: Bench) -> None:
+    rests, leave = threading.Semaphore(0), threading.Event()
+
+    def work(engine: EngineLike) -> Iterator[bool]:
+        yield False
+        while not leave.is_set():
+            rests.acquire(timeout=5)
+            yield True
+
+    loan = bench.service.lend(work)  # type: ignore[arg-type]
+    wait_until(lambda: bench.service.lent)
+    one = bench.desk.start(read_comparison(asked(lanes=LANES[:2], max_tokens=6)))
+    wait_until(lambda: any(event["k"] == "hold" for event in events_of(one)))
+    leave.set()
+    rests.release(2)
+    assert one.done.wait(10)
+    loan.result(10)
+    assert all(lane["finished"] and not lane["disturbed"] for lane in bench.summary(one)["lanes"])
 
 
 def test_a_stop_ends_the_lane_that_runs_and_keeps_what_was_measured(tmp_path: Path) -> None:
