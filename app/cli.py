@@ -13,6 +13,7 @@ from app.bench_cli import bench_app
 from app.cli_common import real_engine
 from app.compare_cli import compare
 from app.contracts import MakeEngine
+from app.drafters_cli import drafters
 from app.generate_cli import INTERRUPTED, generate
 from app.runs_cli import runs_app
 from app.serve_cli import serve
@@ -32,6 +33,7 @@ cli.command("serve")(serve)
 cli.command("generate")(generate)
 cli.command("compare")(compare)
 cli.command("sweep")(sweep)
+cli.command("drafters")(drafters)
 cli.add_typer(runs_app, name="runs")
 cli.add_typer(bench_app, name="bench")
 

@@ -23,6 +23,7 @@ from app.compare_desk import CompareDesk  # noqa: E402
 from app.i18n import LANGUAGES, texts  # noqa: E402
 from app.pages.batch import Batch  # noqa: E402
 from app.pages.compare_page import Compare, add_compare_routes  # noqa: E402
+from app.pages.drafters_page import Drafters, add_drafters_route  # noqa: E402
 from app.pages.follow import add_follow_route  # noqa: E402
 from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
 from app.pages.library import Library  # noqa: E402
@@ -82,9 +83,17 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
     playground = Playground(service, store)
     comparisons = CompareDesk(service, store, playground.board)
     compare = Compare(service, store, comparisons)
-    pages = [playground.page(), compare.page(), Batch(service).page(), Replay(service).page(), Library(service).page()]
+    pages = [
+        playground.page(),
+        compare.page(),
+        Batch(service).page(),
+        Replay(service).page(),
+        Library(service).page(),
+        Drafters(service).page(),
+    ]
     add_follow_route(app, playground.board)
     add_trace_route(app, store)
+    add_drafters_route(app, service, store)
     add_compare_routes(app, comparisons)
     sweeps = SweepDesk(service, store)
     add_sweep_routes(app, service, sweeps)

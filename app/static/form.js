@@ -70,7 +70,10 @@
       const kind = one.lossless && !chosenLossy ? "lossless" : "lossy";
       const badge = el("span", { class: `db-badge ${kind}`, text: t(`drafter.${kind}`), title: t(`drafter.${kind}.title`) });
       const text = one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : t("drafter.unavailable", { reason: one.reason });
-      this.about.replaceChildren(badge, el("span", { text }));
+      const title = t("drafters.card.title", { drafter: tOr(`drafter.${one.name}.label`, one.label) });
+      // In another tab: this one keeps what was typed.
+      const card = el("a", { class: "db-card-link", href: `drafters#${one.name}`, target: "_blank", rel: "noopener", title, text: t("drafters.card") });
+      this.about.replaceChildren(badge, el("span", { text }), " ", card);
     }
 
     drawOptions() {
