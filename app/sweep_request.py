@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from engine.sweep_cell import Measurement
 from engine.sweep_plan import PoolPrompt, SweepSettings, make_plan
 
 PUBLISHED = Path(__file__).resolve().parent.parent / "assets" / "published" / "batch.json"
-MAX_PROMPT_BYTES = 8_000_000
+MAX_PROMPT_CHARACTERS = 8_000_000
 _NAMES = ("drafters", "gammas", "batch_sizes", "tasks", "repeats", "max_tokens", "cell_tokens", "seed")
 _SHAPE = "a JSON object with " + ", ".join(_NAMES)
 
@@ -39,12 +40,29 @@ def read_request(values: Any) -> SweepRequest:
     try:
         settings = SweepSettings.from_dict({name: values[name] for name in _NAMES})
         file = values.get("prompts")
-        given = None if file is None else (str(file["text"]), str(file["name"]))
     except (KeyError, TypeError, ValueError, AttributeError) as fault:
         raise InvalidRequestError("form", str(values)[:80], _SHAPE) from fault
-    if given is not None and len(given[0]) > MAX_PROMPT_BYTES:
-        raise InvalidRequestError("prompts", f"{len(given[0])} characters", f"a file of at most {MAX_PROMPT_BYTES}")
-    return SweepRequest(settings, prompt_pool(builtin_prompts() if given is None else parse_prompts(*given)))
+    return SweepRequest(settings, prompt_pool(builtin_prompts()) if file is None else read_file(file))
+
+
+def read_file(file: Any) -> list[PoolPrompt]:
+    """The prompts of a file {name, text}.
+
+    Raises:
+        InvalidRequestError: not that shape, too large, or a line that is no prompt.
+    """
+    try:
+        name, text = str(file["name"]), str(file["text"])
+    except (KeyError, TypeError) as fault:
+        raise InvalidRequestError("prompts", str(file)[:80], "a JSON object with name and text") from fault
+    if len(text) > MAX_PROMPT_CHARACTERS:
+        raise InvalidRequestError("prompts", f"{len(text)} characters", f"a file of at most {MAX_PROMPT_CHARACTERS}")
+    return prompt_pool(parse_prompts(text, name))
+
+
+def task_counts(prompts: Sequence[PoolPrompt]) -> dict[str, int]:
+    """How many prompts each task has, tasks in the order in which they come."""
+    return dict(Counter(prompt.task for prompt in prompts))
 
 
 class Estimate(NamedTuple):
@@ -88,9 +106,7 @@ def _between(points: Sequence[tuple[float, float]], x: float) -> float:
 
 def form_document(info_drafters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the form offers: drafters, tasks with their numbers of built-in prompts, and the defaults."""
-    tasks: dict[str, int] = {}
-    for prompt in builtin_prompts():
-        tasks[prompt.task] = tasks.get(prompt.task, 0) + 1
+    tasks = task_counts(prompt_pool(builtin_prompts()))
     return {"drafters": list(info_drafters), "tasks": tasks, "defaults": SweepSettings().to_dict(), "published": published()}
 
 

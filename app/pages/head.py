@@ -40,7 +40,7 @@ def request_language(headers: Headers) -> str:
 
 def page_head(language: str, page: Page, pages: Sequence[Page]) -> str:
     """The lines of a page's head in a language; static files carry a version, so an update is never mixed with a cached file."""
-    navigation = [{"path": one.path, "title": one.title} for one in pages]
+    navigation = [{"path": one.path, "title": one.title, "kinds": list(one.kinds)} for one in pages]
     values = {"lang": language, "page": page.path, "pages": navigation, "texts": dict(texts(language))}
     data = json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")
     place, version = STATIC_PATH.strip("/"), _static_version()

@@ -65,6 +65,7 @@ def recent_json(run: RunSummary) -> dict[str, Any]:
     main = next((use for use in run.drafters if use.name == run.params.get("drafter")), run.drafters[0] if run.drafters else None)
     return {
         "id": run.id,
+        "kind": run.kind,
         "at": run.created_at.isoformat(),
         "status": run.status,
         "prompt": run.title,

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Body, FastAPI, Request
+from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 
 from app.render import info_json
 from app.service import EngineService
 from app.sweep_desk import SweepDesk
-from app.sweep_request import estimate, form_document, read_request
+from app.sweep_request import estimate, form_document, read_file, read_request, task_counts
 from app.sweep_view import cells_csv, cost_model_json
 from engine.errors import EngineFailure, RunNotFoundError, UserError
 
@@ -24,7 +24,7 @@ Form = Annotated[dict[str, Any], Body()]
 
 def add_sweep_routes(app: FastAPI, service: EngineService, desk: SweepDesk) -> None:
     """Adds the routes; a user's mistake is a 400 with {error: sentence}, a run that is not there a 404, a broken engine a 503."""
-    routes = APIRouter(prefix=PREFIX)
+    routes = APIRouter(prefix=PREFIX, dependencies=[Depends(_json_only)])
 
     @routes.get("")
     def stored() -> Response:
@@ -51,6 +51,11 @@ def add_sweep_routes(app: FastAPI, service: EngineService, desk: SweepDesk) -> N
     def start(values: Form) -> Response:
         return _json({"run_id": desk.start(*read_request(values))})
 
+    @routes.post("/prompts")
+    def prompts(values: Form) -> Response:
+        """The tasks of a file {name, text} with their numbers of prompts."""
+        return _json({"tasks": task_counts(read_file(values))})
+
     @routes.post("/{run_id}/stop")
     def stop(run_id: str, values: Form) -> Response:
         desk.stop(run_id)
@@ -74,7 +79,8 @@ def add_sweep_routes(app: FastAPI, service: EngineService, desk: SweepDesk) -> N
         document = desk.document(run_id)
         name = f"sweep-{run_id}.{kind}"
         if kind == "csv":
-            return _file(cells_csv(document["cells"]), "text/csv; charset=utf-8", name)
+            cells = [{"run_id": run_id, **cell} for cell in document["cells"]]
+            return _file(cells_csv(cells), "text/csv; charset=utf-8", name)
         return _file(orjson.dumps(document, option=orjson.OPT_INDENT_2 | _PLAIN), "application/json", name)
 
     app.include_router(routes)
@@ -87,6 +93,12 @@ def add_sweep_routes(app: FastAPI, service: EngineService, desk: SweepDesk) -> N
     @app.exception_handler(TimeoutError)
     def broken(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"error": str(error)}, status_code=503)
+
+
+def _json_only(request: Request) -> None:
+    """A browser asks before it sends JSON to another origin, and other bodies it sends unasked."""
+    if request.method == "POST" and not request.headers.get("content-type", "").startswith("application/json"):
+        raise HTTPException(415, "application/json only")
 
 
 _PLAIN = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY

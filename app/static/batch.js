@@ -42,7 +42,9 @@
     }
 
     async begin() {
-      const asked = new URLSearchParams(location.search).get("run");
+      const query = new URLSearchParams(location.search);
+      const asked = query.get("run");
+      for (const other of query.getAll("over")) if (other !== asked) await this.layOver(other).catch((error) => this.refuse(error.message));
       const { sweeps, active } = await this.refreshList();
       const run = asked ?? active[0]?.run_id ?? sweeps.find((one) => one.status !== "failed")?.run_id;
       if (run) await this.open(run, Boolean(asked));
@@ -58,12 +60,21 @@
       this.version = -1;
       this.document = null;
       this.over.delete(run);
-      if (keep) {
-        const url = new URL(location.href);
-        url.searchParams.set("run", run);
-        history.replaceState(null, "", url);
-      }
+      if (keep) this.keepAddress();
       await this.refresh();
+    }
+
+    /** The address opens what is shown: the chosen sweep and those laid over it. */
+    keepAddress() {
+      const url = new URL(location.href);
+      url.searchParams.set("run", this.run);
+      url.searchParams.delete("over");
+      for (const one of this.over.keys()) url.searchParams.append("over", one);
+      history.replaceState(null, "", url);
+    }
+
+    async layOver(run) {
+      this.over.set(run, (await D.ask(`sweeps/${encodeURIComponent(run)}`)).document);
     }
 
     async refresh() {
@@ -183,12 +194,13 @@
       if (!box.checked) this.over.delete(run);
       else if (run !== this.run) {
         try {
-          this.over.set(run, (await D.ask(`sweeps/${encodeURIComponent(run)}`)).document);
+          await this.layOver(run);
         } catch (error) {
           box.checked = false;
           this.refuse(error.message);
         }
       }
+      if (this.run) this.keepAddress();
       if (this.document?.cells.length) this.draw();
     }
   }
@@ -201,7 +213,11 @@
     D.whenEngine(async () => {
       if (made || D.engine.state !== "ready") return;
       made = true;
-      D.batch = new Batch(root, await D.ask("sweeps/form"));
+      try {
+        D.batch = new Batch(root, await D.ask("sweeps/form"));
+      } catch (error) {
+        root.replaceChildren(el("p", { class: "db-alarm", role: "alert", text: error.message }));
+      }
     });
   };
 })();

@@ -4,6 +4,7 @@
   const D = window.Draftboard;
   const { el, t } = D;
   const STATUS_MS = 500;
+  const SWEEP_MS = 5000;
   const LANGUAGES = [
     ["en", "English"],
     ["ko", "한국어"],
@@ -40,6 +41,24 @@
     return el("nav", { class: "db-nav", "aria-label": t("nav.label") }, ...D.pages.map(link));
   };
 
+  /** A link to the sweep that measures, wherever one is: runs of other pages wait for it. */
+  const sweepSign = () => {
+    const link = el("a", { class: "db-sweeping", hidden: true });
+    const look = async () => {
+      if (!document.hidden) {
+        const [first] = await fetch("sweeps/active", { cache: "no-store" }).then((answer) => answer.json()).catch(() => []);
+        link.hidden = !first;
+        if (first) {
+          link.href = `batch?run=${encodeURIComponent(first.run_id)}`;
+          D.write(link, t("header.sweep", { percent: Math.round(100 * first.fraction) }));
+        }
+      }
+      setTimeout(look, SWEEP_MS);
+    };
+    look();
+    return link;
+  };
+
   D.mountHeader = ({ element, server }) => {
     const engine = el("span", { class: "db-engine" });
     const alarm = el("p", { class: "db-alarm", role: "alert", hidden: true });
@@ -63,7 +82,7 @@
     element.querySelector(".db-header").replaceChildren(
       el("div", { class: "db-brand" }, el("h1", { text: "Draftboard" }), el("p", { text: t("app.tagline") })),
       navigation(),
-      el("div", { class: "db-tools" }, engine, languages, theme),
+      el("div", { class: "db-tools" }, sweepSign(), engine, languages, theme),
       meter,
       alarm,
     );

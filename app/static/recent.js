@@ -4,7 +4,7 @@
   const D = window.Draftboard;
   const { el, t } = D;
 
-  /** One link a run; a plain click opens one without leaving the page. */
+  /** One link a run; a plain click opens one of this page without leaving it, the server sends the others to theirs. */
   class RecentRuns {
     constructor(server, open) {
       this.server = server;
@@ -32,7 +32,8 @@
 
     row(row) {
       const when = new Date(row.at);
-      const figures = [D.tOr(`drafter.${row.drafter}.label`, row.drafter), `γ ${row.gamma}`];
+      const page = D.pages.find(({ kinds }) => kinds.includes(row.kind)) ?? D.pages[0];
+      const figures = D.known(row.gamma) ? [D.tOr(`drafter.${row.drafter}.label`, row.drafter), `γ ${row.gamma}`] : [t(page.title)];
       if (D.known(row.tps)) figures.push(`${D.num(row.tps, 1)} ${t("unit.tps")}`);
       if (D.known(row.speedup)) figures.push(`${D.num(row.speedup, 2)}×`);
       if (row.status !== "done") figures.push(D.tOr(`status.${row.status}`, row.status));
@@ -44,7 +45,7 @@
         el("span", { class: "db-recent-figures", text: figures.join(" · ") }),
       );
       link.addEventListener("click", (event) => {
-        if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+        if (event.metaKey || event.ctrlKey || event.shiftKey || event.button || page.path !== D.page) return;
         event.preventDefault();
         this.open(row.id);
       });

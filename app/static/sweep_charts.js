@@ -44,6 +44,8 @@
       this.gammaTasks = bars("gammas", { x: t("axis.task"), y: t("axis.length") });
       this.all = [this.speedup, this.residual, this.rate, this.time, this.positions, this.tasks, this.gammaTasks, this.memory, this.roofline];
       this.batch = null;
+      const source = ({ name, source: text }) => D.el("li", { text: `${name}: ${text}` });
+      this.speedup.node.append(D.el("details", { class: "ch-data ch-sources" }, D.el("summary", { text: t("chart.sources") }), D.el("ul", {}, ...published.curves.map(source))));
     }
 
     /** `documents`: the chosen one first, then those laid over it. */
@@ -137,7 +139,8 @@
       const article = (task) => (D.known(rates[task]) ? [{ name: t("chart.article"), ink: "var(--db-soft)", hatch: 2, parts: [rates[task]], lines: [D.num(rates[task], 2), source] }] : []);
       this.drawByTask(this.tasks, t("axis.acceptance"), tasks, fastest, "draft_acceptance_rate", article, t("chart.nothing"));
       const pair = cells.filter((cell) => [4, 8].includes(cell.gamma)).sort((a, b) => a.drafter.localeCompare(b.drafter) || a.gamma - b.gamma);
-      this.drawByTask(this.gammaTasks, t("axis.length"), tasks, pair, "mean_acceptance_length", () => [], t("chart.nogammas"));
+      const both = new Set(pair.map((cell) => cell.gamma)).size === 2;
+      this.drawByTask(this.gammaTasks, t("axis.length"), tasks, both ? pair : [], "mean_acceptance_length", () => [], t("chart.nogammas"));
     }
 
     /** Grouped bars: for each task one bar a cell, and what else belongs beside them. */

@@ -99,12 +99,13 @@
         const lists = options.filter(({ input }) => input.value.trim()).map(({ option, input }) => [option.name, option.choices.length ? input.value.split(/[\s,]+/).filter(Boolean) : numbers(input.value).map((value) => (Number.isNaN(Number(value)) ? value : Number(value)))]);
         return product(lists);
       };
-      const weights = this.tasks.map(({ task, input }) => [task, input.valueAsNumber]).filter(([task, weight]) => task && weight > 0);
+      const weights = this.tasks.map(({ task, input }) => [task, input.valueAsNumber]);
+      const alike = weights.every(([, weight]) => weight > 0 && weight === weights[0][1]);
       return {
         drafters: this.drafters.filter(({ box }) => box.checked).flatMap((one) => choice(one).map((options) => ({ name: one.name, options }))),
         gammas: numbers(this.gammas.input.value),
         batch_sizes: numbers(this.batches.input.value),
-        tasks: Object.fromEntries(weights),
+        tasks: alike ? {} : Object.fromEntries(weights.filter(([task, weight]) => task && weight > 0)),
         repeats: this.repeats.input.valueAsNumber,
         max_tokens: this.maxTokens.input.valueAsNumber,
         cell_tokens: this.cellTokens.input.valueAsNumber,
@@ -135,28 +136,20 @@
       this.refused.textContent = sentence ?? "";
     }
 
+    /** The server reads the file; what it cannot read it refuses with the line. */
     async readFile() {
       const [file] = this.upload.files;
       if (!file) return;
-      this.file = { name: file.name, text: await file.text() };
-      this.tasks = [...new Set(this.tasksOf(this.file))].map((task) => this.task(task, this.tasksOf(this.file).filter((one) => one === task).length));
-      this.showTasks(file.name);
-    }
-
-    /** The task of every prompt in a file, as well as a browser can tell; the server reads it again. */
-    tasksOf({ name, text }) {
-      if (name.toLowerCase().endsWith(".csv")) {
-        const [head, ...rows] = text.split(/\r?\n/).filter(Boolean);
-        const place = head.split(",").indexOf("task");
-        return rows.map((row) => (place < 0 || row.includes('"') ? "" : (row.split(",")[place] ?? "")));
+      const given = { name: file.name, text: await file.text() };
+      try {
+        const { tasks } = await D.ask("sweeps/prompts", given);
+        this.file = given;
+        this.tasks = Object.entries(tasks).map(([task, count]) => this.task(task, count));
+        this.showTasks(file.name);
+      } catch (error) {
+        this.dropFile();
+        this.refuse(error.message);
       }
-      return text.split(/\r?\n/).filter((line) => line.trim()).map((line) => {
-        try {
-          return String(JSON.parse(line).task ?? "");
-        } catch {
-          return "";
-        }
-      });
     }
 
     dropFile() {

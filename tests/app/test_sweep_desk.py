@@ -96,7 +96,7 @@ def test_cells_come_as_they_finish_and_a_reader_gets_no_document_twice(app: Serv
 
 
 def test_a_stopped_sweep_keeps_what_is_measured_and_goes_on_where_it_was(app: Served) -> None:
-    run_id = started(app, {**LONG, "batch_sizes": [1]})
+    run_id = started(app, {**LONG, "batch_sizes": [1], "cell_tokens": 1200})
     wait_until(lambda: ask(app, f"/{run_id}")["live"]["state"] == "measuring")
     wait_until(lambda: ask(app, f"/{run_id}")["document"]["measured"] == 1)
     ask(app, f"/{run_id}/stop", {})
@@ -170,6 +170,20 @@ def test_a_run_that_is_not_there_is_a_404_and_another_kind_is_refused(app: Serve
     other = app.store.start_run("playground", {"prompt": "x"}, {})
     assert "no sweep" in refusal(app, f"/{other}")[1]
     app.store.delete_run(other)
+
+
+def test_what_another_site_could_send_unasked_is_refused(app: Served) -> None:
+    for headers in ({"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        request = urllib.request.Request(f"{app.url}sweeps", orjson.dumps(FORM), headers)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=20)
+        with caught.value:
+            assert caught.value.code == 415
+
+
+def test_the_tasks_of_a_file_are_told_before_it_is_measured(app: Served) -> None:
+    text = 'prompt,task\n"one, with a comma",math\ntwo,code\nthree,code\nfour,\n'
+    assert ask(app, "/prompts", {"name": "x.csv", "text": text}) == {"tasks": {"math": 1, "code": 2, "": 1}}
 
 
 def test_exports_hold_all_cells(app: Served) -> None:

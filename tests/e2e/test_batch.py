@@ -124,7 +124,7 @@ def test_a_stored_sweep_shows_its_curves_crossings_and_numbers(open_page: OpenPa
     assert chart.locator(".ch-place").count() >= 4
     for one in ("residual", "rate", "time", "positions", "tasks", "gammas", "memory", "roofline"):
         assert page.locator(f"[data-chart={one}] .ch-plot [tabindex]").count() > 3, one
-    chart.locator(".ch-data summary").click()
+    chart.get_by_text("Numbers as a table").click()
     expect(chart.locator(".ch-table tbody tr").first).to_be_visible()
     chart.locator(".ch-mark").nth(7).focus()
     expect(page.locator(".db-popover")).to_contain_text("n = ")
@@ -143,8 +143,12 @@ def test_another_sweep_can_be_laid_over(open_page: OpenPage, library: tuple[Serv
     lines = chart.locator("[data-series]").count()
     page.locator(f".sw-list li[data-run='{small}'] input").check()
     expect(chart.locator("[data-series]")).to_have_count(lines + 3)
+    assert f"over={small}" in page.url
+    page.reload()
+    expect(chart.locator("[data-series]")).to_have_count(lines + 3)
     page.locator(f".sw-list li[data-run='{small}'] input").uncheck()
     expect(chart.locator("[data-series]")).to_have_count(lines)
+    assert "over=" not in page.url
 
 
 def test_pictures_numbers_and_the_document_are_saved(
@@ -215,3 +219,16 @@ def test_the_page_fits_narrow_and_wide_and_speaks_korean(
         shown = page.locator(".db-batch").inner_text()
         assert re.findall(r"\b(?:batch|chart|axis|whatif|table|finding)\.[a-z_.]+", shown) == []
     assert serious_faults(page, ".db-batch") == []
+
+
+def test_a_file_of_prompts_is_read_with_its_tasks(open_page: OpenPage, library: tuple[Served, str, str], tmp_path: Path) -> None:
+    app, _, _ = library
+    page = open_page("batch", to=app, ready=SHOWN)
+    file = tmp_path / "mine.csv"
+    file.write_text('prompt,task\n"one, with a comma",law\ntwo,code\nthree,code\n', encoding="utf-8")
+    page.locator(".sw-upload input[type=file]").set_input_files(file)
+    expect(page.locator(".sw-tasks label")).to_have_count(2)
+    expect(page.locator(".sw-tasks label").first).to_contain_text("law")
+    expect(page.locator(".sw-estimate")).to_contain_text("3 prompts.")
+    page.locator(".sw-upload button").click()
+    expect(page.locator(".sw-tasks label")).to_have_count(5)
