@@ -154,8 +154,7 @@ def _engine_words(run: RunDetail, drafters: Sequence[str]) -> list[str]:
     """The options that load the same models; what every engine takes by itself is left out."""
     given = run.params.get("engine")
     if isinstance(given, Mapping):
-        names = {"model": "target"}
-        options = {names.get(name, name): value for name, value in given.items() if value is not None}
+        options = {"target" if name == "model" else str(name): value for name, value in given.items() if value is not None}
         return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words = [] if not run.model or is_embedded(run.model) else ["--target", run.model]
     for name, flag in _SOURCES.items():

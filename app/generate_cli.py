@@ -28,6 +28,7 @@ from app.cli_common import (
     wait_with_progress,
 )
 from app.contracts import MakeEngine
+from app.presets import task_of
 from app.prompt_files import read_prompts
 from app.service import EngineService, RequestHandle
 from app.settings import load_settings
@@ -117,7 +118,8 @@ def run_request(
 ) -> Outcome:
     """Runs one request to its end; Ctrl-C stops it and keeps what was done. `show` writes the text as it comes."""
     info = wait_with_progress(service, console)
-    run_id = None if records is None else records.store.start_run("generate", asdict(request), provenance(info))
+    params = {**asdict(request), "task": task_of(request.prompt)}
+    run_id = None if records is None else records.store.start_run("generate", params, provenance(info))
     try:
         handle = service.submit(request, run_id)
     except UserError:

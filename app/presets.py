@@ -26,5 +26,10 @@ def load_presets() -> dict[str, tuple[Preset, ...]]:
     return {task: _read(PRESET_FOLDER / f"{task}.json") for task in TASKS}
 
 
+def task_of(prompt: str) -> str | None:
+    """The task of a built-in prompt; None for any other text."""
+    return next((task for task, presets in load_presets().items() if any(one.prompt == prompt for one in presets)), None)
+
+
 def _read(path: Path) -> tuple[Preset, ...]:
     return tuple(Preset(row["id"], row["title"], row["prompt"]) for row in orjson.loads(path.read_bytes()))

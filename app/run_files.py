@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
 
 import orjson
 
 from app.sweep_report import cells_of
 from app.sweep_run import KIND as SWEEP
 from app.sweep_run import of_run
+from app.sweep_view import cells_csv
 from engine.errors import InvalidRequestError
 from storage.export import to_collection, to_csv
-from storage.records import RunDetail
 from storage.store import Store
 
 
@@ -44,26 +41,11 @@ def run_file(store: Store, run_ids: Sequence[str], form: FileFormat, indent: boo
     if len({run.kind == SWEEP for run in runs}) > 1:
         raise InvalidRequestError("csv", "sweeps and other runs", "either only sweeps or none: their rows have other columns")
     if runs[0].kind == SWEEP:
-        return cells_csv(runs).encode()
+        return cells_csv([{"run_id": run.id, **cell} for run in runs for cell in cells_of(of_run(run))]).encode()
     first, *others = (to_csv(run) for run in runs)
     return "".join([first, *(text.partition("\n")[2] for text in others)]).encode()
-
-
-def cells_csv(runs: Sequence[RunDetail]) -> str:
-    """The cells of sweeps, one a row with every figure; what is no number or text is JSON."""
-    rows = [{"run_id": run.id, **cell} for run in runs for cell in cells_of(of_run(run))]
-    out = io.StringIO()
-    columns = dict.fromkeys(name for row in rows for name in row) or ["run_id"]
-    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _plain(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
 
 
 def file_name(run_ids: Sequence[str], form: FileFormat) -> str:
     """What a downloaded file is called."""
     return f"draftboard-{run_ids[0] if len(run_ids) == 1 else f'{len(run_ids)}-runs'}.{form.value}"
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (str, int, float)) else orjson.dumps(value).decode()

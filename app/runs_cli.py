@@ -38,7 +38,7 @@ def list_command(
     limit: Annotated[int, typer.Option(min=1, help="Most runs to list.")] = 50,
     offset: Annotated[int, typer.Option(min=0, help="Runs to skip.")] = 0,
     search: Annotated[str, typer.Option(help="Words that prompt, drafter, model, kind, label, tags or notes must hold.")] = "",
-    kind: Annotated[str, typer.Option(help="Only this kind: generate, playground, sweep.")] = "",
+    kind: Annotated[str, typer.Option(help="Only this kind: generate, playground, compare or sweep.")] = "",
     status: Annotated[str, typer.Option(help="Only running, done, cancelled, failed or interrupted.")] = "",
     target: Annotated[str, typer.Option(help="A part of the target model's name.")] = "",
     drafter: Annotated[str, typer.Option(help="Only runs with this drafter.")] = "",

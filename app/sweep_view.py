@@ -17,7 +17,7 @@ from engine.sweep_results import CellKey
 from storage.records import RunDetail
 
 _CSV_FIELDS = (
-    "drafter", "gamma", "options", "batch_size", "tokens_per_s", "speedup", "ci_low", "ci_high", "predicted_speedup",
+    "run_id", "drafter", "gamma", "options", "batch_size", "tokens_per_s", "speedup", "ci_low", "ci_high", "predicted_speedup",
     "prediction_error", "draft_acceptance_rate", "mean_acceptance_length", "alpha", "tokens_per_target_pass", "coverage",
     "draft_ms", "verify_ms", "commit_ms", "other_ms", "step_ms", "wasted_draft_fraction", "wasted_draft_ms", "context",
     "nodes_per_row", "preemptions", "prompts_reused",
@@ -70,7 +70,7 @@ def cost_model_json(model: CostModel, cells: Sequence[Mapping[str, Any]] = ()) -
 
 
 def cells_csv(cells: Sequence[Mapping[str, Any]]) -> str:
-    """One row a cell; options as name=value, KV bytes and counts in columns of their own."""
+    """One row a cell, of one run or several (`run_id`); options as name=value, KV bytes and counts in columns of their own."""
     out = io.StringIO()
     owners = sorted({owner for cell in cells for owner in cell["kv_bytes"]})
     counts = sorted({name for cell in cells for name in cell["n"]})

@@ -5,7 +5,6 @@ Everything that changes something is a POST with a JSON body, which a page of an
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import orjson
@@ -101,10 +100,10 @@ def read_filter(values: Any) -> RunFilter:
     Raises:
         InvalidRequestError: a date that is none.
     """
-    dates: dict[str, datetime | None] = {
-        name: moment(name, values[name], end=name == "until") if values.get(name) else None for name in ("since", "until")
-    }
-    return RunFilter(**{name: values.get(name, "") for name in _NAMES}, **dates, deleted=values.get("deleted") == "1")
+    given: dict[str, Any] = {name: values.get(name, "") for name in _NAMES}
+    for name in ("since", "until"):
+        given[name] = moment(name, values[name], end=name == "until") if values.get(name) else None
+    return RunFilter(**given, deleted=values.get("deleted") == "1")
 
 
 def line(run: RunSummary) -> dict[str, Any]:

@@ -28,8 +28,18 @@ from storage.store import Store
 
 # More browsers than that wait in Gradio's queue; the engine batches what runs.
 CONCURRENT_RUNS = 64
-SCRIPTS = ("token_stream.js", "panel.js", "steps.js", "recent.js", "draft_tree.js", "teaser.js", "board.js", "form.js")
-STYLES = ("board.css", "token_stream.css", "draft_tree.css", "teaser.css")
+SCRIPTS = (
+    "token_stream.js",
+    "panel.js",
+    "steps.js",
+    "recent.js",
+    "draft_tree.js",
+    "teaser.js",
+    "copy_as.js",
+    "board.js",
+    "form.js",
+)
+STYLES = ("board.css", "token_stream.css", "draft_tree.css", "teaser.css", "copy_as.css")
 _log = logging.getLogger(__name__)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from app.cadence import Cadence
 from app.handles import RequestHandle
 from app.live import LiveBoard, LiveRun
+from app.presets import task_of
 from app.render import Lane, compare_tokens, event_json, json_bytes, metrics_json, speedup
 from app.service import EngineService
 from app.state import PLAIN_DRAFTER, PlaygroundForm, plain_request
@@ -164,7 +165,8 @@ class PlaygroundRun:
     def _open_run(self) -> None:
         info = self.service.wait_ready(0.0)
         try:
-            self.run_id = self.store.start_run(PLAYGROUND, self.form.to_params(), provenance(info))
+            params = {**self.form.to_params(), "task": task_of(self.form.prompt)}
+            self.run_id = self.store.start_run(PLAYGROUND, params, provenance(info))
             self._saved = True
         except UserError as error:
             self.run_id = f"unsaved-{uuid.uuid4().hex}"

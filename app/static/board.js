@@ -54,6 +54,9 @@
       this.plainText = el("pre", { class: "db-plain-text" });
       this.plainHead = el("span", { class: "db-plain-head" });
       this.plain = el("details", { class: "db-plain", hidden: true }, el("summary", {}, el("b", { text: t("plain.title") }), this.plainHead), this.plainText);
+      this.copy = new D.CopyAs();
+      this.copies = el("details", { class: "db-plain", hidden: true }, el("summary", {}, el("b", { text: t("copy.title") })), this.copy.node);
+      this.copies.addEventListener("toggle", () => this.copies.open && this.copy.show(this.run.id));
       element.replaceChildren(
         el(
           "div",
@@ -64,6 +67,7 @@
           D.legend(this.stream.node),
           el("div", { class: "db-stream-box" }, this.empty, this.stream.node),
           this.plain,
+          this.copies,
         ),
         this.panel.node,
         this.tree.node,
@@ -173,6 +177,8 @@
       this.plainHead.textContent = "";
       this.plain.hidden = true;
       this.plain.open = false;
+      this.copies.hidden = true;
+      this.copies.open = false;
       this.meter.hidden = true;
       this.link.hidden = true;
       this.replay.hidden = true;
@@ -266,6 +272,7 @@
       const n = run.metrics.main?.n ?? run.metrics.plain?.n ?? 0;
       this.busy(!run.done);
       if (run.done) {
+        this.copies.hidden = !run.ask.saved;
         this.replay.hidden = !run.ask.saved || !n;
         this.replay.href = `replay?run=${encodeURIComponent(run.id)}`;
         const stoppedPlain = run.status === "cancelled" && run.ended.main && run.ended.main !== "cancelled";

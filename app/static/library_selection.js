@@ -5,6 +5,9 @@
   const { el, t } = D;
   const MOST_COMPARED = 8;
 
+  /** The Batch page with the first sweep, and the curves of the others over it. */
+  D.overlayLink = ([first, ...others]) => `batch?${new URLSearchParams([["run", first], ...others.map((id) => ["over", id])])}`;
+
   D.LibrarySelection = class {
     /** `on` has tag(ids, tag), compare(runs), remove(ids), cleared(). */
     constructor(on) {
@@ -22,7 +25,10 @@
         node.addEventListener("click", press);
         return node;
       };
-      this.compare = button("library.compare", () => on.compare([...this.runs.values()]));
+      this.compare = button("library.compare", () => {
+        if (this.sweeps()) location.href = D.overlayLink(this.ids());
+        else on.compare([...this.runs.values()]);
+      });
       this.json = el("a", { class: "db-button", download: "", text: t("library.json") });
       this.csv = el("a", { class: "db-button", download: "", text: t("library.csv") });
       const clear = button("library.unselect", () => this.clear());
@@ -31,6 +37,11 @@
 
     ids() {
       return [...this.runs.keys()];
+    }
+
+    /** Whether all are sweeps, whose curves the Batch page lays over each other. */
+    sweeps() {
+      return [...this.runs.values()].every((run) => run.kind === "sweep");
     }
 
     has(id) {
@@ -56,6 +67,7 @@
       document.body.classList.toggle("db-selecting", ids.length > 0);
       this.count.textContent = t("library.selected", { n: ids.length });
       this.compare.disabled = ids.length < 2 || ids.length > MOST_COMPARED;
+      this.compare.textContent = t(this.sweeps() ? "library.overlay" : "library.compare");
       this.compare.title = this.compare.disabled ? t("library.compare.hint", { most: MOST_COMPARED }) : "";
       const mixed = new Set(runs.map((run) => run.kind === "sweep")).size > 1;
       this.json.href = D.runFile(ids, "json");

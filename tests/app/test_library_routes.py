@@ -99,6 +99,9 @@ def test_what_cannot_be_changed_is_a_sentence(app: Served) -> None:
         {"error": "tag is 'a,b'; allowed: a text of 1 to 40 characters without a comma."},
     )
     assert send(app, "/tag", runs="x")[0] == 400
+    # What a page of another origin could send without asking first.
+    assert ask(app, "/delete", orjson.dumps({"runs": [run_id]}), kind="text/plain")[0] == 422
+    assert ask(app, "")[1]["total"] == 1
     assert send(app, "/tag", runs=["nope"], add=["x"])[0] == 404
     assert send(app, "/notes", run="nope", notes="x")[0] == 404
     assert ask(app, "/file", run="nope")[0] == 404

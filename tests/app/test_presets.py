@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from app.presets import PRESET_FOLDER, TASKS, load_presets
+from app.presets import PRESET_FOLDER, TASKS, load_presets, task_of
 
 
 def test_there_is_one_preset_file_a_task_and_no_other() -> None:
@@ -39,3 +39,9 @@ def test_a_summary_prompt_brings_a_passage_of_120_to_250_words() -> None:
 def test_korean_prompts_are_written_in_korean() -> None:
     for preset in load_presets()["korean"]:
         assert len(re.findall("[가-힣]", preset.prompt)) >= 20, preset.id
+
+
+def test_a_built_in_prompt_is_known_by_its_text_alone() -> None:
+    for task, presets in load_presets().items():
+        assert all(task_of(preset.prompt) == task for preset in presets)
+    assert task_of("no preset") is None

@@ -298,9 +298,9 @@ def test_a_sweep_as_csv_has_a_row_a_cell_with_every_figure(run: Run, database: s
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(rows) == len(document["cells"])
     for row, cell in zip(rows, document["cells"], strict=True):
-        assert row["run_id"] == document["run_id"] and row.keys() == {"run_id", *cell}
+        assert row["run_id"] == document["run_id"]
         assert float(row["tokens_per_s"]) == cell["tokens_per_s"] and row["drafter"] == cell["drafter"]
-        assert json.loads(row["kv_bytes"]) == cell["kv_bytes"]
+        assert {owner: int(row[f"kv_bytes_{owner}"]) for owner in cell["kv_bytes"]} == cell["kv_bytes"]
 
 
 def test_an_imported_sweep_goes_on_elsewhere_as_it_was(run: Run, database: str, tmp_path: Path) -> None:

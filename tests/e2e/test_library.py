@@ -15,13 +15,14 @@ from app.prompt_files import builtin_prompts
 from app.sweep_run import begin, prompt_pool
 from engine.sweep_plan import DrafterChoice, SweepSettings
 from storage.store import Store
+from tests.e2e.actions import run
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served, served
 from tests.fakes import INFO
 from tests.storage.samples import make_request, make_result, make_steps
 
 pytestmark = pytest.mark.e2e
-READY = (".db-library .db-library-total", ".db-library :is(.db-run, .db-library-empty b)")
+READY = (".db-library :is(.db-run, .db-library-empty b)",)
 
 
 def made(store: Store, prompt: str, drafter: str = "ngram", speedup: float = 1.5, model: str = "small") -> str:
@@ -101,8 +102,8 @@ def test_a_run_is_tagged_and_annotated_and_found_by_both(open_page: OpenPage, li
     details.get_by_label("Notes").fill("slower than expected")
     details.get_by_label("Notes").blur()
     expect(details.locator(".db-saved")).to_have_text("saved")
-    run = library.store.get_run(haiku)
-    assert (run.tags, run.notes) == (("team demo",), "slower than expected")
+    kept = library.store.get_run(haiku)
+    assert (kept.tags, kept.notes) == (("team demo",), "slower than expected")
     page.locator("#library-search").fill("slower")
     expect_listed(page, haiku)
     page.locator("#library-search").fill("")
@@ -174,6 +175,29 @@ def test_a_sweep_opens_on_its_own_page(open_page: OpenPage, library: Served, thr
     page.locator(f'.db-run[data-run="{three[2]}"] .db-run-title').click()
     page.wait_for_selector(".db-batch")
     assert page.url == f"{library.url}batch?run={three[2]}"
+    page.context.close()  # before the server ends, which the page would notice
+
+
+def test_sweeps_are_laid_over_each_other_on_the_batch_page(open_page: OpenPage, library: Served, three: list[str]) -> None:
+    other = begin(
+        library.store, INFO, SweepSettings((DrafterChoice("ngram"),), (4,), (1,)), prompt_pool(builtin_prompts())
+    ).run_id
+    library.store.finish_run(other, "done")
+    page = open_page("library", to=library, ready=READY)
+    for run_id in (three[2], other):
+        page.locator(f'.db-run[data-run="{run_id}"] input[type="checkbox"]').check()
+    page.locator(".db-selection").get_by_role("button", name="Overlay curves").click()
+    page.wait_for_selector(".db-batch")
+    assert page.url == f"{library.url}batch?run={three[2]}&over={other}"
+    expect(page.locator(f'li[data-run="{other}"] input')).to_be_checked()
+    page.context.close()
+
+
+def test_a_finished_run_of_the_playground_is_copied_too(open_page: OpenPage) -> None:
+    page = open_page()
+    run(page, "copy me", 12)
+    page.locator(".db-board details", has_text="Copy as").locator("summary").click()
+    expect(page.locator(".db-copy-text")).to_contain_text("python -m app generate --prompt 'copy me' --drafter ngram")
 
 
 def test_a_run_is_copied_in_three_forms(open_page: OpenPage, library: Served, three: list[str]) -> None:
