@@ -27,7 +27,12 @@
 
     /** The run of the address: running or stored; without one the recorded comparison. */
     async load() {
-      this.form.take(await (await fetch("board/compare")).json());
+      const offer = await D.getJson("board/compare");
+      if (offer.error) {
+        this.form.say(offer.error);
+        return;
+      }
+      this.form.take(offer);
       if (this.run) return; // somebody was quicker
       const asked = new URLSearchParams(location.search).get("run");
       if (asked && (await this.follow(asked))) return;
@@ -42,7 +47,7 @@
     async start(values) {
       this.form.busy(true);
       this.say("compare.starting");
-      const answer = await post("board/compare", values).catch(() => ({ error: t("state.lost") }));
+      const answer = await post("board/compare", values).catch(() => ({ error: t("app.unreachable") }));
       if (answer.error) {
         this.form.busy(false);
         this.form.say(answer.error);
@@ -146,7 +151,7 @@
     /** A stored comparison; one that was just measured is played back at once. */
     async open(id, play = false) {
       const opening = (this.opening = {});
-      const trace = await (await fetch(`board/trace/${encodeURIComponent(id)}`)).json();
+      const trace = await D.getJson(`board/trace/${encodeURIComponent(id)}`);
       if (this.opening !== opening) return; // another was started or opened meanwhile
       this.form.busy(false);
       if (trace.error || !trace.params?.labels) {

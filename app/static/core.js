@@ -51,6 +51,15 @@
     }
   };
 
+  /** What a GET of JSON answers; {error: sentence} when the server cannot be reached. */
+  D.getJson = async (address) => {
+    try {
+      return await (await fetch(address)).json();
+    } catch {
+      return { error: D.t("app.unreachable") };
+    }
+  };
+
   const SVG = "http://www.w3.org/2000/svg";
   D.svg = (tag, attributes = {}, text) => {
     const node = document.createElementNS(SVG, tag);

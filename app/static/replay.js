@@ -69,8 +69,7 @@
     /** Loads the run of the address, or the recorded one; plays the latter by itself, as nobody asked for anything yet. */
     async load() {
       const asked = new URLSearchParams(location.search).get("run");
-      const answer = await fetch(`board/trace/${encodeURIComponent(asked ?? RECORDED)}`);
-      const run = await answer.json();
+      const run = await D.getJson(`board/trace/${encodeURIComponent(asked ?? RECORDED)}`);
       if (run.error) {
         this.root.replaceChildren(el("p", { class: "db-alarm", role: "alert", text: run.error }), el("p", {}, el("a", { href: "replay", text: t("replay.instead") })));
         return;

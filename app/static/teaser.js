@@ -20,7 +20,8 @@
     }
 
     async load() {
-      const run = await (await fetch("board/trace/recorded")).json();
+      const run = await D.getJson("board/trace/recorded");
+      if (run.error) return;
       const lane = run.lanes.find((one) => one.drafter !== "null") ?? run.lanes[0];
       D.write(this.about, t("teaser.about", { drafter: tOr(`drafter.${lane.drafter}.label`, lane.drafter), gamma: lane.gamma, tps: D.num(lane.m.tps, 0) }));
       this.steps = lane.steps.map(D.readStep);
