@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,17 +64,20 @@ def facets_of(connection: Connection, name: str, run_ids: Sequence[str]) -> dict
 
 def count_facets(session: Session) -> dict[str, list[FacetValue]]:
     """All values that the runs of the list have: kind, status, target, device, tag, drafter, task; the most frequent first."""
-    there = RunRow.deleted_at.is_(None)
-    counted: dict[str, list[FacetValue]] = {}
-    for name, column in (("kind", RunRow.kind), ("status", RunRow.status), ("target", RunRow.model), ("device", RunRow.device)):
-        rows = session.execute(select(column, func.count()).where(there, column != "").group_by(column))
-        counted[name] = [FacetValue(value, number) for value, number in rows]
-    query = select(FacetRow.name, FacetRow.value, func.count()).join(RunRow, RunRow.id == FacetRow.run_id).where(there)
-    for name in (TAG, DRAFTER, TASK):
-        counted[name] = []
-    for name, value, number in session.execute(query.group_by(FacetRow.name, FacetRow.value)):
-        counted[name].append(FacetValue(value, number))
-    return {name: sorted(values, key=lambda one: (-one.num_runs, one.value)) for name, values in counted.items()}
+    columns = {"kind": RunRow.kind, "status": RunRow.status, "target": RunRow.model, "device": RunRow.device}
+    counted: dict[str, Counter[str]] = {name: Counter() for name in (*columns, TAG, DRAFTER, TASK)}
+    query = select(*columns.values(), func.count()).where(RunRow.deleted_at.is_(None)).group_by(*columns.values())
+    for *values, number in session.execute(query):  # one walk over the runs for all columns
+        for name, value in zip(columns, values, strict=True):
+            counted[name][value] += number
+    deleted = select(RunRow.id).where(RunRow.deleted_at.is_not(None))
+    facets = select(FacetRow.name, FacetRow.value, func.count()).where(FacetRow.run_id.not_in(deleted))
+    for name, value, number in session.execute(facets.group_by(FacetRow.name, FacetRow.value)):
+        counted[name][value] = number
+    return {
+        name: [FacetValue(value, number) for value, number in sorted(values.items(), key=lambda one: (-one[1], one[0])) if value]
+        for name, values in counted.items()
+    }
 
 
 def device_of(provenance: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, exists, func, or_
 
 from engine.errors import InvalidRequestError
 from storage.facets import DRAFTER, TAG, TASK
@@ -67,8 +67,7 @@ def conditions(where: RunFilter) -> list[ColumnElement[bool]]:
             found.append(func.lower(column).contains(part.lower(), autoescape=True))
     for name, value in ((DRAFTER, where.drafter), (TASK, where.task), (TAG, searchable(where.tag))):
         if value:
-            having = select(FacetRow.run_id).where(FacetRow.name == name, FacetRow.value == value)
-            found.append(RunRow.id.in_(having))
+            found.append(exists().where(FacetRow.run_id == RunRow.id, FacetRow.name == name, FacetRow.value == value))
     if where.since is not None:
         found.append(RunRow.created_at >= where.since)
     if where.until is not None:
