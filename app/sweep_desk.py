@@ -109,7 +109,7 @@ class SweepDesk:
         self._store = store
         self._lock = threading.Lock()
         self._live: OrderedDict[str, LiveSweep] = OrderedDict()
-        self._documents: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._documents: OrderedDict[tuple[str, str, int], dict[str, Any]] = OrderedDict()
 
     def start(self, settings: SweepSettings, pool: Sequence[PoolPrompt]) -> str:
         """Puts a new sweep at the end of the queue and returns its run.
@@ -176,19 +176,19 @@ class SweepDesk:
         live = self.live(run_id)
         if live is not None:
             return live.document()
-        with self._lock:
-            if run_id in self._documents:
-                self._documents.move_to_end(run_id)
-                return self._documents[run_id]
         run = sweep_run(self._store, run_id)
-        sweep = of_run(run)
-        document = sweep_document(run, sweep, run.status, cells_of(sweep), cost_model_of(sweep))
-        if run.status != "running":  # another process may still write it, or resume it
-            with self._lock:
-                self._documents[run_id] = document
-                while len(self._documents) > KEPT_DOCUMENTS:
-                    self._documents.popitem(last=False)
-        return document
+        version = (run_id, run.status, len(run.parts))  # another process may write it, resume it or delete it
+        with self._lock:
+            known = self._documents.get(version)
+        if known is None:
+            sweep = of_run(run)
+            known = sweep_document(run, sweep, run.status, cells_of(sweep), cost_model_of(sweep))
+        with self._lock:
+            self._documents[version] = known
+            self._documents.move_to_end(version)
+            while len(self._documents) > KEPT_DOCUMENTS:
+                self._documents.popitem(last=False)
+        return known
 
     def stored(self, limit: int = 40) -> list[dict[str, Any]]:
         """The last sweeps of the store, newest first."""
@@ -221,7 +221,6 @@ class SweepDesk:
         live.model = cost_model_of(sweep)
         live.cells = predicted_cells(sweep, live.model, LIVE_RESAMPLES)
         with self._lock:
-            self._documents.pop(sweep.run_id, None)
             for ended in [key for key, other in self._live.items() if other.state == "ended"]:
                 del self._live[ended]
             self._live[sweep.run_id] = live

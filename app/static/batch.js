@@ -11,6 +11,7 @@
       this.form = new D.SweepForm(offered, async (form) => {
         const { run_id } = await D.ask("sweeps", form);
         await this.open(run_id);
+        this.live.scrollIntoView({ block: "start" });
         this.refreshList();
       });
       this.charts = new D.SweepCharts(offered.published);
@@ -162,9 +163,8 @@
     /** Which batch size the charts of one batch show. */
     drawSizes() {
       const sizes = [...new Set(this.document.cells.map((cell) => cell.batch_size))].sort((a, b) => a - b);
-      if (!sizes.includes(this.charts.batch)) this.charts.batch = sizes[0];
       const button = (size) => el("button", { type: "button", "aria-pressed": String(size === this.charts.batch), text: String(size), onclick: () => {
-        this.charts.batch = size;
+        this.charts.chosenBatch = size;
         this.draw();
       } });
       this.sizes.replaceChildren(...sizes.map(button));

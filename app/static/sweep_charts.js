@@ -44,6 +44,7 @@
       this.gammaTasks = bars("gammas", { x: t("axis.task"), y: t("axis.length") });
       this.all = [this.speedup, this.residual, this.rate, this.time, this.positions, this.tasks, this.gammaTasks, this.memory, this.roofline];
       this.batch = null;
+      this.chosenBatch = null; // the person's
       const source = ({ name, source: text }) => D.el("li", { text: `${name}: ${text}` });
       this.speedup.node.append(D.el("details", { class: "ch-data ch-sources" }, D.el("summary", { text: t("chart.sources") }), D.el("ul", {}, ...published.curves.map(source))));
     }
@@ -53,7 +54,8 @@
       this.documents = documents;
       const [first] = documents;
       const sizes = [...new Set(documents.flatMap((one) => one.cells.map((cell) => cell.batch_size)))].sort((a, b) => a - b);
-      this.batch ??= sizes.includes(8) ? 8 : sizes[0];
+      if (!sizes.includes(this.chosenBatch)) this.chosenBatch = null;
+      this.batch = this.chosenBatch ?? (sizes.includes(8) ? 8 : sizes[0]);
       this.drawCurves(documents, sizes);
       this.drawTime(first);
       this.drawPositions(first);

@@ -19,6 +19,7 @@ from engine.errors import InvalidRequestError
 from engine.records import Finished
 from engine.sweep_plan import DrafterChoice, SweepSettings
 from tests.e2e.served import Served, served, wait_until
+from tests.e2e.stored_sweep import store_sweep
 from tests.engine.sweep_bench import make_measurement
 from tests.fakes import FakeScript
 
@@ -167,6 +168,10 @@ def test_a_prompt_that_does_not_fit_ends_the_sweep_with_the_reason(app: Served) 
 
 def test_a_run_that_is_not_there_is_a_404_and_another_kind_is_refused(app: Served) -> None:
     assert refusal(app, "/nothing")[0] == 404
+    stored = store_sweep(app.store, (1, 2), (2,))
+    assert ask(app, f"/{stored}")["document"] == ask(app, f"/{stored}")["document"]
+    app.store.delete_run(stored)
+    assert refusal(app, f"/{stored}")[0] == 404
     other = app.store.start_run("playground", {"prompt": "x"}, {})
     assert "no sweep" in refusal(app, f"/{other}")[1]
     app.store.delete_run(other)
