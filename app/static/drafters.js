@@ -4,12 +4,17 @@
   const D = window.Draftboard;
   const { el, t } = D;
 
+  const GAP = 12; // pixels below a card
+
   class DraftersPage {
     constructor(root) {
       this.about = el("p", { class: "db-cards-about", text: t("drafters.about") });
       this.state = el("p", { class: "db-cards-state", role: "status", text: t("drafter.waiting") });
       this.index = el("nav", { class: "db-cards-index", "aria-label": t("drafters.index"), hidden: true });
       this.list = el("div", { class: "db-cards" });
+      this.heights = new ResizeObserver((entries) => {
+        for (const { target } of entries) target.style.gridRowEnd = `span ${Math.ceil(target.offsetHeight) + GAP}`;
+      });
       root.replaceChildren(this.about, this.index, this.state, this.list);
       D.whenEngine(() => this.load());
     }
@@ -32,7 +37,12 @@
       this.state.hidden = true;
       this.index.hidden = false;
       this.index.replaceChildren(...found.cards.map((card) => this.link(card)));
+      this.heights.disconnect();
       this.list.replaceChildren(...found.cards.map((card) => D.drafterCard(card, found)));
+      for (const card of this.list.children) {
+        card.style.gridRowEnd = `span ${card.offsetHeight + GAP}`;
+        this.heights.observe(card);
+      }
       // The cards were not there when the browser looked for the address's part behind the #.
       const named = document.getElementById(location.hash.slice(1));
       if (named && this.list.contains(named)) this.show(named);
