@@ -67,6 +67,7 @@
     constructor({ key, title, note = "", x = "", y = "", height = HEIGHT }) {
       Object.assign(this, { key, title, note, xTitle: x, yTitle: y, width: WIDTH, height });
       this.svg = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": title, class: "ch-svg" });
+      this.svg.addEventListener("keydown", (event) => this.step(event));
       this.legend = el("ul", { class: "ch-legend" });
       this.noteNode = el("p", { class: "ch-note", text: note });
       this.table = el("div", { class: "ch-table", tabindex: 0, role: "region", "aria-label": t("chart.data") });
@@ -105,6 +106,7 @@
     clear() {
       this.fit();
       this.svg.replaceChildren();
+      this.marks = 0;
       this.legend.replaceChildren();
       this.grid = svg("g", { class: "ch-grid" });
       this.plot = svg("g", { class: "ch-plot" });
@@ -164,7 +166,7 @@
 
     /** Makes a mark explain itself on hover and focus: lines of text, the first one strong. */
     explain(mark, lines) {
-      mark.setAttribute("tabindex", "0");
+      mark.setAttribute("tabindex", this.marks++ ? "-1" : "0"); // one stop a chart, arrows go on from there
       mark.setAttribute("aria-label", lines.join(", "));
       mark.setAttribute("role", "img");
       const show = () => D.popover.show(mark, el("div", { class: "ch-tip" }, ...lines.map((line, i) => el(i ? "span" : "b", { text: line }))));
@@ -173,6 +175,19 @@
       mark.addEventListener("mouseleave", () => D.popover.hide(mark));
       mark.addEventListener("blur", () => D.popover.hide(mark));
       return mark;
+    }
+
+    /** Left and right go from mark to mark. */
+    step(event) {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      const marks = [...this.plot.querySelectorAll("[tabindex]")];
+      const place = marks.indexOf(event.target);
+      const next = marks[place + by];
+      if (!by || place < 0 || !next) return;
+      event.preventDefault();
+      this.plot.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
+      next.setAttribute("tabindex", "0");
+      next.focus();
     }
 
     fillTable() {

@@ -68,6 +68,9 @@ def test_an_empty_page_says_what_to_do_and_the_estimate_follows_the_form(open_pa
     expect(page.locator(".db-empty-title")).to_have_text("No cells yet")
     ask_for(page, "2, 4", "1, 2")
     expect(page.locator(".sw-estimate")).to_contain_text("6 cells, 6 measurements, 44 prompts.")
+    page.locator(".sw-options summary").first.click()
+    page.locator("input[data-option=max_n]").fill("2, 3")
+    expect(page.locator(".sw-estimate")).to_contain_text("10 cells, ")
     assert page.locator("nav a[aria-current=page]").inner_text() == "Batch"
 
 
@@ -128,6 +131,12 @@ def test_a_stored_sweep_shows_its_curves_crossings_and_numbers(open_page: OpenPa
     expect(chart.locator(".ch-table tbody tr").first).to_be_visible()
     chart.locator(".ch-mark").nth(7).focus()
     expect(page.locator(".db-popover")).to_contain_text("n = ")
+    assert chart.locator(".ch-plot [tabindex='0']").count() == 1  # one stop for the Tab key
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".ch-mark:focus")).to_have_count(1)
+    named = [mark.get_attribute("aria-label") for mark in (page.locator(".ch-mark:focus"), chart.locator(".ch-mark").nth(8))]
+    assert named[0] == named[1]
+    assert chart.locator(".ch-plot [tabindex='0']").count() == 1
     before = chart.locator(".ch-mark").count()
     chart.get_by_role("button", name="EAGLE-3, SGLang, H100", exact=True).click()
     assert chart.locator(".ch-mark").count() == before + 9
