@@ -63,7 +63,8 @@
       const prompt = el("details", { class: "db-replay-ask" }, el("summary", { text: t("replay.prompt") }), this.prompt);
       const main = el("section", { class: "db-replay-card db-replay-main" }, head, this.origin, prompt, this.controls.node, this.caption, this.text.node);
       const stage = el("section", { class: "db-replay-card db-replay-stage" }, el("h2", { text: t("replay.stage") }), this.cards.node);
-      this.root.replaceChildren(main, this.phases.node, stage, this.tree.node, this.window.node, el("p", { class: "db-hint db-replay-keys", text: t("replay.keys") }));
+      const side = el("div", { class: "db-replay-side" }, this.phases.node, this.window.node);
+      this.root.replaceChildren(main, stage, this.tree.node, side, el("p", { class: "db-hint db-replay-keys", text: t("replay.keys") }));
     }
 
     /** Loads the run of the address, or the recorded one; plays the latter by itself, as nobody asked for anything yet. */

@@ -27,7 +27,8 @@
   const outcomeWords = (step) => {
     const { last } = step;
     if (!last || last.role === "accepted") return t("phase.outcome.cut");
-    return t(`phase.outcome.${last.role}`, { token: D.quote(last.text || `#${last.id}`) });
+    const tree = step.tree && last.role !== "plain" ? ".tree" : "";
+    return t(`phase.outcome.${last.role}${tree}`, { token: D.quote(last.text || `#${last.id}`) });
   };
 
   const commitWords = (step) => {

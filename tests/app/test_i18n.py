@@ -48,7 +48,7 @@ BUILT = {
     *(f"whatif.figure.{one}" for one in ("speedup", "textbook", "even", "crossover", "gamma_best")),
     *(f"task.{one}" for one in TASKS),
     *(f"phase.{one}{end}" for one in ("draft", "pass", "verdict", "outcome", "commit") for end in ("", ".about")),
-    *(f"phase.outcome.{one}" for one in ("correction", "bonus", "plain")),
+    *(f"phase.outcome.{one}" for one in ("correction", "correction.tree", "bonus", "bonus.tree", "plain")),
     *(f"phase.verdict.{one}" for one in ("greedy", "sampled", "lossy")),
     *(f"phase.{one}" for one in ("draft.chain", "draft.tree", "draft.plain", "draft.none", "pass.draft", "pass.plain")),
     *(f"phase.commit.{one}" for one in ("kept", "freed")),
