@@ -22,7 +22,7 @@ def replay(run: RunDetail) -> LiveRun:
         live.add({"k": "go", "l": lane, "n": request.prompt_tokens or 0, "q": request.timings.queue_ms})
         for step in request.steps:
             live.add(step_json(step, lane))
-        live.set_metrics(lane, metrics_json(request.metrics or _metrics_of(request)))
+        live.set_metrics(lane, metrics_json(_metrics_of(request)))
         if request.finish_reason:
             live.add(end_json(lane, request.finish_reason, bool(request.lossless), request.error))
     if run.status != "running":
@@ -77,7 +77,9 @@ def recent_json(run: RunSummary) -> dict[str, Any]:
 
 
 def _metrics_of(request: StoredRequest) -> dict[str, Any]:
-    """The metrics of a request that never finished, from the steps that were saved."""
+    """The stored metrics; from the steps, where a request never finished or an imported file has not all of them."""
+    if {"fates", "time_ms"} <= request.metrics.keys():
+        return request.metrics
     drafter = request.request().drafter
     return summarize(request.steps, request.timings if request.timings.total_ms else None, drafter.gamma, chain=False)
 

@@ -161,7 +161,7 @@ def test_a_run_goes_to_another_machine_and_its_link_works_there(
         expect(there.locator(".db-undo")).to_contain_text("Imported: 1.")
         expect(there.locator(".db-run-mark")).to_contain_text("imported")
         there.locator(".db-run-title").click()
-        there.wait_for_selector(".db-board .db-stream .tk")
+        there.wait_for_selector(".db-board .db-stream .tk", state="attached")
         assert there.url == f"{other.url}?run={haiku}"
         there.go_back()
         expect_listed(there, haiku)
