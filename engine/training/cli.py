@@ -146,7 +146,7 @@ def eagle(
     trainee = EagleTrainee(config, settings, run, inputs.texts, inputs.store, inputs.split, inputs.weights, vocabulary, place,
                            compiled=compiled)  # fmt: skip
     history = _train(trainee, run, out, resume, earlier)
-    save_eagle(trainee.module, vocabulary, _card("eagle", inputs, run, history, asdict(settings), trainee), out)
+    save_eagle(trainee.module, vocabulary, _card("eagle", inputs, run, history, asdict(settings), trainee, earlier), out)
 
 
 @cli.command()
@@ -182,7 +182,7 @@ def medusa(
     config = MedusaConfig(spec.hidden_size, spec.vocab_size, len(vocabulary.token_ids), heads, 1, shared_head)
     trainee = MedusaTrainee(config, run, inputs.texts, inputs.store, inputs.split, inputs.weights, vocabulary, place)
     history = _train(trainee, run, out, resume, earlier)
-    card = _card("medusa", inputs, run, history, asdict(config), trainee)
+    card = _card("medusa", inputs, run, history, asdict(config), trainee, earlier)
     card["rank_rates"] = [[round(rate, 5) for rate in head] for head in trainee.rank_rates()]
     save_medusa(trainee.module, vocabulary, card, out)
 
@@ -219,7 +219,7 @@ def draft_model(
     trainee = DraftModelTrainee(settings, run, inputs.files.spec, inputs.tensors, inputs.texts, inputs.store, inputs.split,
                                 inputs.weights, vocabulary, place)  # fmt: skip
     history = _train(trainee, run, out, resume, earlier)
-    card = _card("draft_model", inputs, run, history, asdict(settings), trainee)
+    card = _card("draft_model", inputs, run, history, asdict(settings), trainee, earlier)
     save_draft_model(trainee.module, trainee.config, vocabulary, card, out)
 
 
@@ -250,10 +250,17 @@ def _train(
 
 
 def _card(
-    drafter: str, inputs: Inputs, run: TrainSettings, history: History, details: dict[str, Any], trainee: Trainee
+    drafter: str,
+    inputs: Inputs,
+    run: TrainSettings,
+    history: History,
+    details: dict[str, Any],
+    trainee: Trainee,
+    earlier: Earlier | None,
 ) -> dict[str, Any]:
     parameters = sum(weight.numel() for weight in trainee.module.parameters() if weight.requires_grad)
-    return make_card(drafter, inputs.store.meta, inputs.texts, inputs.split, run, history, details, parameters)
+    card = make_card(drafter, inputs.store.meta, inputs.texts, inputs.split, run, history, details, parameters)
+    return card | {"from": earlier.summary} if earlier else card
 
 
 def _device(name: str, threads: int) -> torch.device:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from engine.errors import InvalidRequestError
+from engine.models.draft_files import read_object
 from engine.training.vocabulary import DraftVocabulary, draft_vocabulary
 
 
 class Earlier:
     """The saved folder of a finished training.
+
+    Attributes:
+        summary: its card's data and training, for the card of what comes of it.
 
     Raises:
         InvalidRequestError: no model.safetensors there.
@@ -25,6 +30,8 @@ class Earlier:
             raise InvalidRequestError("from", str(folder), "a folder that this command wrote")
         self._folder = folder
         self._tensors: dict[str, Tensor] = load_file(path)
+        card = read_object(folder / "card.json") or {}
+        self.summary: dict[str, Any] = {key: card[key] for key in ("data", "training", "from") if key in card}
 
     def vocabulary(self, vocab_size: int) -> DraftVocabulary:
         """The tokens that its head has rows for."""

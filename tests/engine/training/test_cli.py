@@ -91,6 +91,8 @@ def test_an_earlier_result_is_the_start_of_the_next(world: World, tmp_path: Path
     shape = ["--layers", "0,2"] if command == "draft-model" else []
     first = run(world, command, tmp_path / "first", "--vocab", "100", *shape)
     again = run(world, command, tmp_path / "again", "--from", str(first), "--lr", "0", "--muon-lr", "0", *shape)
+    cards = [json.loads((folder / "card.json").read_text()) for folder in (first, again)]
+    assert cards[1]["from"]["training"] == cards[0]["training"] and "from" not in cards[0]
     before, after = (load_file(folder / "model.safetensors") for folder in (first, again))
     assert before.keys() == after.keys()
     for name, weight in before.items():
