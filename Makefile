@@ -17,7 +17,8 @@ run: $(INSTALLED)
 	$(BIN)/python -m app serve $(ARGS)
 
 test: quality
-	CHROMIUM=$$(.ci/find-browser) && export CHROMIUM && HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(ARGS)
+	CHROMIUM=$$(.ci/find-browser) && export CHROMIUM HF_HUB_OFFLINE=1 && $(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS)
+	CHROMIUM=$$(.ci/find-browser) && export CHROMIUM HF_HUB_OFFLINE=1 && $(BIN)/python -m pytest -m alone $(ARGS)
 
 test-fast: $(DEV_INSTALLED)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "not integration and not e2e" $(ARGS)

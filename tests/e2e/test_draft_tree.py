@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from tests.e2e.actions import run
 from tests.e2e.conftest import OpenPage
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 
 def test_a_tree_is_drawn_with_the_accepted_path_thick(open_page: OpenPage) -> None:

@@ -14,7 +14,7 @@ from tests.e2e.conftest import OpenPage
 from tests.e2e.served import served, wait_until
 from tests.fakes import FakeScript
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 
 def overflow(page: Page) -> int:

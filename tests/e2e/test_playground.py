@@ -13,7 +13,7 @@ from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served, wait_until
 from tests.fakes import expected_text
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 
 def text_of(prompt: str, max_tokens: int) -> str:
@@ -99,7 +99,7 @@ def test_a_prompt_full_of_markup_is_inert(open_page: OpenPage) -> None:
     )
     run(page, prompt, 40)
     assert output_text(page) == text_of(prompt, 40)
-    assert page.title() == "Draftboard"
+    assert page.title() == "Playground · Draftboard"
     assert page.locator(".db-board img, .db-board script").count() == 0
     page.locator(".tk.accepted").first.hover()
     assert page.locator(".db-popover img").count() == 0

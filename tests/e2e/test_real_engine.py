@@ -23,7 +23,7 @@ from tests.e2e.actions import expect_state, output_text, run, set_number
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served, served, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.integration]
+pytestmark = [pytest.mark.e2e, pytest.mark.integration, pytest.mark.alone]
 
 SOAK_S = float(os.environ.get("DRAFTBOARD_SOAK_SECONDS", "15"))
 VISITORS = int(os.environ.get("DRAFTBOARD_SOAK_VISITORS", "3"))
