@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
@@ -26,9 +20,8 @@ from storage.failures import place_of, unavailable
 from storage.values import to_json
 
 BUSY_TIMEOUT_MS = 5000
-_MIGRATIONS = Path(__file__).parent / "migrations"
+_VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _IMMEDIATE = "draftboard_immediate"
-_one_at_a_time = threading.Lock()  # Alembic keeps the migration that runs in module globals
 _MIGRATION_TRIES = 5  # that many processes may open an empty PostgreSQL database in the same moment
 
 
@@ -91,20 +84,26 @@ class Database:
         for attempt in range(_MIGRATION_TRIES):
             try:
                 with self._engine.connect() as connection:
-                    if MigrationContext.configure(connection).get_current_revision() == newest_revision():
+                    if _version(connection) == newest_revision():
                         return
-                with self.connect() as connection:
-                    upgrade(connection)
-            except CommandError as error:
-                raise StoreUnavailableError(
-                    f"The database {place_of(self.url)} was written by a newer Draftboard or another program; "
-                    "update Draftboard, or name another with --db."
-                ) from error
+                self._upgrade()
             except (SQLAlchemyError, sqlite3.Error) as error:
                 # Another process may have made the same tables in the same moment; then the next look finds them.
                 clash = isinstance(error, (IntegrityError, ProgrammingError)) and self.url.get_backend_name() != "sqlite"
                 if not clash or attempt == _MIGRATION_TRIES - 1:
                     raise unavailable(self.url, error) from error
+
+    def _upgrade(self) -> None:
+        from storage.schema import UnknownVersionError, upgrade  # most starts need no Alembic (see there)
+
+        try:
+            with self.connect() as connection:
+                upgrade(connection)
+        except UnknownVersionError as error:
+            raise StoreUnavailableError(
+                f"The database {place_of(self.url)} was written by a newer Draftboard or another program; "
+                "update Draftboard, or name another with --db."
+            ) from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -116,43 +115,16 @@ class Database:
             raise unavailable(self.url, error) from error
 
 
-def alembic_config() -> Config:
-    """Alembic's settings for the packaged migrations."""
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
+def newest_revision() -> str:
+    """The version of the schema that this program works with: the number that the last migration's file begins with."""
+    return max(path.name.partition("_")[0] for path in _VERSIONS.glob("[0-9]*.py"))
 
 
-def newest_revision() -> str | None:
-    """The version of the schema that this program works with."""
-    return ScriptDirectory.from_config(alembic_config()).get_current_head()
-
-
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Brings the schema to `revision` in one transaction.
-
-    Raises:
-        CommandError: the database has a version that this program does not know.
-    """
-    config = alembic_config()
-    config.attributes["connection"] = connection
-    with _one_at_a_time, without_foreign_keys(connection), connection.begin():
-        command.upgrade(config, revision)
-
-
-@contextmanager
-def without_foreign_keys(connection: Connection) -> Iterator[None]:
-    """Alembic's batch mode drops and refills tables; with foreign keys on, SQLite would delete the rows that point at them."""
-    if connection.dialect.name != "sqlite":
-        yield
-        return
-    raw: Any = connection.connection.driver_connection  # past SQLAlchemy, since inside a transaction the pragma does nothing
-    raw.execute("PRAGMA foreign_keys=OFF")
-    try:
-        yield
-    finally:
-        raw.execute("PRAGMA foreign_keys=ON")
+def _version(connection: Connection) -> str | None:
+    """The version of the database's schema, as Alembic notes it; None for an empty database."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.scalar(text("SELECT version_num FROM alembic_version"))
 
 
 def _parse(text: str) -> URL:

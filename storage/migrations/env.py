@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `storage.database` hands over."""
+"""Alembic's entry: runs the migrations on the connection that `storage.schema` hands over."""
 
 from __future__ import annotations
 

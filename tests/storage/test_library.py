@@ -13,9 +13,10 @@ from sqlalchemy import text
 
 from engine.errors import InvalidRequestError, RunNotFoundError
 from storage.curation import KEPT_AFTER_DELETION, MAX_TAGS
-from storage.database import Database, alembic_config, without_foreign_keys
+from storage.database import Database
 from storage.facets import FacetValue
 from storage.filters import SORTS, RunFilter
+from storage.schema import alembic_config, without_foreign_keys
 from storage.store import Store
 from tests.storage.samples import make_request, make_result, make_steps
 

@@ -17,8 +17,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import String, create_engine, inspect
 
 from engine.errors import StoreUnavailableError
-from storage.database import Database, alembic_config, newest_revision, upgrade, without_foreign_keys
+from storage.database import Database, newest_revision
 from storage.models import Base
+from storage.schema import alembic_config, upgrade, without_foreign_keys
 from storage.store import Store
 from tests.storage.samples import make_request
 
@@ -128,3 +129,10 @@ def test_rebuilding_a_table_in_a_migration_keeps_the_rows_that_point_at_it(path:
     database.close()
     with Store(f"sqlite:///{path}") as store:
         assert len(store.get_run(run_id).requests) == 1
+
+
+def test_a_database_at_the_newest_version_is_opened_without_alembic(path: Path) -> None:
+    Store(f"sqlite:///{path}").close()
+    program = "import sys; from storage.store import Store; Store(sys.argv[1]).close(); print('alembic' in sys.modules)"
+    command = [sys.executable, "-c", program, f"sqlite:///{path}"]
+    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout == "False\n"
