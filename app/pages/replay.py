@@ -6,9 +6,9 @@ from typing import Any
 
 from app.live import LiveRun
 from app.pages.run import LANE_LABELS, PLAYGROUND, begin_json, finish_json
+from app.pages.trace_json import request_metrics
 from app.render import Lane, end_json, metrics_json, step_json
 from app.state import PlaygroundForm, join_stops
-from engine.metrics import summarize
 from storage.records import RunDetail, RunSummary, StoredRequest
 
 
@@ -22,7 +22,7 @@ def replay(run: RunDetail) -> LiveRun:
         live.add({"k": "go", "l": lane, "n": request.prompt_tokens or 0, "q": request.timings.queue_ms})
         for step in request.steps:
             live.add(step_json(step, lane))
-        live.set_metrics(lane, metrics_json(_metrics_of(request)))
+        live.set_metrics(lane, metrics_json(request_metrics(request)))
         if request.finish_reason:
             live.add(end_json(lane, request.finish_reason, bool(request.lossless), request.error))
     if run.status != "running":
@@ -74,14 +74,6 @@ def recent_json(run: RunSummary) -> dict[str, Any]:
         "tps": main.tokens_per_s if main else None,
         "speedup": run.summary.get("speedup"),
     }
-
-
-def _metrics_of(request: StoredRequest) -> dict[str, Any]:
-    """The stored metrics; from the steps, where a request never finished or an imported file has not all of them."""
-    if {"fates", "time_ms"} <= request.metrics.keys():
-        return request.metrics
-    drafter = request.request().drafter
-    return summarize(request.steps, request.timings if request.timings.total_ms else None, drafter.gamma, chain=False)
 
 
 def _error_of(run: RunDetail) -> str | None:

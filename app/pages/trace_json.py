@@ -38,8 +38,8 @@ def trace_json(run: RunDetail, recorded: bool = False) -> dict[str, Any]:
 
 
 def request_metrics(request: StoredRequest) -> dict[str, Any]:
-    """The metrics of a stored request; of one that never finished from the steps that were saved."""
-    if request.metrics:
+    """The stored metrics; from the steps, where a request never finished or an imported file has not all of them."""
+    if {"fates", "time_ms"} <= request.metrics.keys():
         return request.metrics
     timings = request.timings if request.timings.total_ms else None
     return summarize(request.steps, timings, int(request.params["drafter"]["gamma"]), chain=False)

@@ -73,6 +73,18 @@ def test_a_request_that_was_interrupted_gets_its_metrics_from_its_steps(tmp_path
         assert (lane["finish"], lane["m"]["passes"], len(lane["steps"])) == (None, 4, 4)
 
 
+def test_a_request_with_metrics_that_are_not_whole_gets_them_from_its_steps(tmp_path: Path) -> None:
+    from tests.storage.samples import make_request, make_result, make_steps
+
+    with Store(f"sqlite:///{tmp_path / 'runs.db'}") as store:
+        run_id = store.start_run("generate", {}, {})
+        request = make_request()
+        store.finish_request(store.start_request(run_id, request), make_result(request, make_steps(4)))
+        stored = store.get_run(run_id)
+        assert "fates" not in stored.requests[0].metrics
+        assert trace_json(stored)["lanes"][0]["m"]["passes"] == 4
+
+
 def test_a_run_with_nothing_to_play_is_refused() -> None:
     from dataclasses import replace
 
