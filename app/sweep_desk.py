@@ -14,7 +14,7 @@ from typing import Any, Literal
 from app.contracts import EngineLike
 from app.service import EngineService
 from app.sweep_profile import drafter_kv, find_or_measure
-from app.sweep_report import cells_of, cost_model_of, predicted_cells, summary
+from app.sweep_report import cost_model_of, predicted_cells, summary
 from app.sweep_run import (
     KIND,
     SAME,
@@ -34,6 +34,7 @@ from engine.errors import DraftboardError, RunNotResumableError, UserError
 from engine.sweep import CellFinished, CellProgress, CellStarted, SweepEnded, check_prompts, usable
 from engine.sweep_cell import Bench, Measurement
 from engine.sweep_plan import PlanItem, PoolPrompt, PromptQueue, SweepSettings, make_plan
+from storage.filters import RunFilter
 from storage.records import RunDetail
 from storage.store import Store
 
@@ -144,7 +145,9 @@ class SweepDesk:
             return
         with self._lock:
             live.stop.set()
-            waiting, live.state = live.state == "waiting", "ended" if live.state == "waiting" else live.state
+            waiting = live.state == "waiting"
+            if waiting:
+                live.status, live.state = "cancelled", "ended"
         if waiting:
             self._end(live, "cancelled", None)
 
@@ -182,7 +185,8 @@ class SweepDesk:
             known = self._documents.get(version)
         if known is None:
             sweep = of_run(run)
-            known = sweep_document(run, sweep, run.status, cells_of(sweep), cost_model_of(sweep))
+            model = cost_model_of(sweep)
+            known = sweep_document(run, sweep, run.status, predicted_cells(sweep, model), model)
         with self._lock:
             self._documents[version] = known
             self._documents.move_to_end(version)
@@ -192,10 +196,9 @@ class SweepDesk:
 
     def stored(self, limit: int = 40) -> list[dict[str, Any]]:
         """The last sweeps of the store, newest first."""
-        runs = [run for run in self._store.list_runs(limit=5 * limit, search=KIND) if run.kind == KIND][:limit]
         return [
             {"run_id": run.id, "title": run.title, "status": run.status, "at": run.created_at.isoformat(), "model": run.model}
-            for run in runs
+            for run in self._store.library.find(RunFilter(kind=KIND), limit=limit).runs
         ]
 
     def earlier(self) -> list[Measurement]:
@@ -271,7 +274,7 @@ class SweepDesk:
         except DraftboardError as fault:
             error = str(fault)
             raise
-        except Exception as fault:
+        except Exception as fault:  # whatever broke, the page hears why; the loan logs it
             error = f"The engine failed in the middle of a step: {type(fault).__name__}: {fault}"
             raise
         finally:
