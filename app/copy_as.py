@@ -47,9 +47,7 @@ def snippets(run: RunDetail, url: str) -> dict[str, Snippet]:
         return {
             "command": Snippet(_sweep_command(run, settings), _prompts_note(run)),
             "python": Snippet(_sweep_program(settings, url), _prompts_note(run)),
-            "vllm": _vllm(
-                run, [DrafterSpec(one.name, gamma, one.options) for one in settings.drafters for gamma in settings.gammas]
-            ),
+            "vllm": _vllm(run, list(_specs(settings))),
         }
     if run.kind == COMPARE:
         lanes = [DrafterSpec(lane["drafter"], lane["gamma"], lane["options"]) for lane in run.params["lanes"]]
