@@ -11,7 +11,7 @@ from typing import Any
 
 from app.compare_request import COMPARE
 from app.prompt_files import builtin_prompts
-from app.state import PLAIN_DRAFTER, PlaygroundForm
+from app.state import PLAIN_DRAFTER, PLAYGROUND, PlaygroundForm
 from app.sweep_run import KIND as SWEEP
 from app.sweep_run import PROMPTS, prompt_pool
 from app.vllm_flags import Note, is_embedded, serve_command
@@ -19,7 +19,6 @@ from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.sweep_plan import SweepSettings
 from storage.records import RunDetail
 
-PLAYGROUND = "playground"
 _SHIPPED = "assets/drafters/"  # found by every engine on its own
 _SOURCES = {"draft_model": "--draft-model", "eagle": "--eagle", "medusa": "--medusa"}
 
@@ -109,7 +108,7 @@ def _compare_command(run: RunDetail, lanes: Sequence[DrafterSpec]) -> str:
     params = run.params
     words: list[Any] = ["--drafters", ",".join(map(_lane, lanes)), "--way", params["way"]]
     if params.get("tasks"):
-        words += ["--tasks", ",".join(params["tasks"]), "--per-task", params["per_task"]]
+        words += ["--tasks", ",".join(params["tasks"]), "--per-task", params.get("per_task", 1)]
     else:
         words += ["--prompt", params["prompt"]]
     for name in ("temperature", "top_p", "top_k", "seed", "max_tokens"):

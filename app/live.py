@@ -39,11 +39,6 @@ class LiveRun:
     def last_seq(self) -> int:
         return len(self._encoded)
 
-    @property
-    def pending(self) -> int:
-        """Events that no delta has carried yet."""
-        return len(self._encoded) - self._sent
-
     def add(self, event: Mapping[str, Any]) -> None:
         """Appends an event; its number is the new `last_seq`."""
         self._encoded.append(json_bytes(event))

@@ -13,6 +13,7 @@ from engine.errors import InvalidRequestError
 PlainRun = Literal["after", "before", "off"]
 PLAIN_RUNS: tuple[PlainRun, ...] = ("after", "before", "off")
 PLAIN_DRAFTER = "null"
+PLAYGROUND = "playground"  # kind of the stored runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from app.presets import TASKS
 from app.published_figures import ARTICLE_ACCEPTANCE
 
 ALL = "all"  # the card's name of all tasks together
-_ORDER = ("code", "summarization", "korean", "math", "chat")
 
 
 class HeldOut(NamedTuple):
@@ -80,7 +80,7 @@ def training_of(card: Mapping[str, Any]) -> Training:
 def held_out_of(card: Mapping[str, Any]) -> list[HeldOut]:
     """Acceptance by task, all tasks together first, then those of the presets in their order."""
     tasks = {task: walk for task, walk in _object(card, "held_out").items() if isinstance(walk, Mapping)}
-    order = [ALL, *_ORDER]
+    order = [ALL, *TASKS]
     ranked = sorted(tasks, key=lambda task: (order.index(task) if task in order else len(order), task))
     return [_held_out(task, tasks[task]) for task in ranked]
 

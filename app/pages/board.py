@@ -10,7 +10,6 @@ import orjson
 
 from app.live import LiveBoard
 from app.pages.replay import recent_json, replay
-from app.service import EngineService
 from engine.errors import UserError
 from storage.store import Store
 
@@ -29,7 +28,7 @@ def snapshot_of(board: LiveBoard, store: Store, run_id: str, after: int = 0) -> 
     return (live or replay(store.get_run(run_id))).snapshot(after)
 
 
-def make_board(service: EngineService, store: Store, board: LiveBoard) -> gr.HTML:
+def make_board(store: Store, board: LiveBoard) -> gr.HTML:
     """The component; its value is the JSON text of the last delta, which only the scripts read."""
 
     def snapshot(data: Sequence[Any]) -> str:

@@ -64,7 +64,7 @@ class Playground:
             with gr.Column(elem_id="form", min_width=280):
                 form = make_form(i18n)
             with gr.Column(elem_id="output", min_width=280):
-                board = make_board(self.service, self.store, self.board)
+                board = make_board(self.store, self.board)
         self._wire(form, board)
         gr.api(self.generate, api_name="generate", concurrency_limit=CONCURRENT_RUNS)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from app.live import LiveRun
-from app.pages.run import LANE_LABELS, PLAYGROUND, begin_json, finish_json
+from app.pages.run import LANE_LABELS, begin_json, finish_json
 from app.pages.trace_json import request_metrics
 from app.render import Lane, end_json, metrics_json, step_json
-from app.state import PlaygroundForm, join_stops
+from app.state import PLAYGROUND, PlaygroundForm, join_stops
 from storage.records import RunDetail, RunSummary, StoredRequest
 
 

@@ -18,7 +18,7 @@ from app.live import LiveBoard, LiveRun
 from app.presets import task_of
 from app.render import Lane, compare_tokens, event_json, json_bytes, metrics_json, speedup
 from app.service import EngineService
-from app.state import PLAIN_DRAFTER, PlaygroundForm, plain_request
+from app.state import PLAIN_DRAFTER, PLAYGROUND, PlaygroundForm, plain_request
 from engine.config import GenerationRequest
 from engine.errors import DraftboardError, UserError
 from engine.metrics import MetricsAccumulator
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from storage.store import Store
 
 LOOK_S = 0.05  # between looks at what came and whether to stop
-UPDATE_S = 0.08
+NOTICE_S = 0.24  # between notices while the engine loads or is lent
 SILENCE_S = 1.0
-PLAYGROUND = "playground"  # kind of the stored runs
 LANE_LABELS: Mapping[Lane, str] = {"main": "", "plain": "baseline"}
 
 
@@ -133,7 +132,7 @@ class PlaygroundRun:
     async def _wait_for_engine(self) -> AsyncIterator[str]:
         while (status := self.service.status).state == "loading" and not self.cancel.is_set():
             yield notice("loading", status.message, status.progress)
-            await asyncio.sleep(3 * UPDATE_S)
+            await asyncio.sleep(NOTICE_S)
 
     async def _submit(self, lane: Lane) -> AsyncIterator[str]:
         """Hands one lane to the engine; the run is opened in the store with the first.
@@ -148,7 +147,7 @@ class PlaygroundRun:
         call = partial(self.service.submit, request, run_id, LANE_LABELS[lane], self.cancel)
         submitted = asyncio.ensure_future(asyncio.to_thread(call))
         try:
-            while not (await asyncio.wait([submitted], timeout=3 * UPDATE_S))[0]:
+            while not (await asyncio.wait([submitted], timeout=NOTICE_S))[0]:
                 if self.service.lent:
                     yield notice("measuring")
             self._handle = submitted.result()

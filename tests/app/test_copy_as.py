@@ -162,6 +162,12 @@ def test_the_copied_comparison_asks_for_the_same(store: Store, tmp_path: Path, t
     assert found["vllm"].text.count("vllm serve") == 1
 
 
+def test_a_prompt_set_without_a_number_is_copied_with_one_prompt_of_each_task(store: Store) -> None:
+    asked = read_comparison({"tasks": ["code"], "lanes": [{"drafter": "null"}, {"drafter": "ngram"}]})
+    run_id = store.start_run(COMPARE, asked.to_params(), {})
+    assert "--tasks code --per-task 1" in snippets(store.get_run(run_id), URL)["command"].text
+
+
 def _settings_of(params: Mapping[str, Any]) -> SweepSettings:
     from app.sweep_options import parse_drafters, parse_numbers, parse_tasks
 
