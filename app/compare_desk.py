@@ -115,10 +115,11 @@ class CompareDesk:
             self._store.finish_run(one.run_id, status, summary)
         except DraftboardError as fault:
             error = error or str(fault)
-        one.live.add({"k": "fin", "status": status, "error": error, "summary": summary})
-        one.live.end()
-        self._running.pop(one.run_id, None)
-        one.done.set()
+        finally:  # whoever waits must hear of the end
+            one.live.add({"k": "fin", "status": status, "error": error, "summary": summary})
+            one.live.end()
+            self._running.pop(one.run_id, None)
+            one.done.set()
 
     def _race(self, one: Comparison) -> None:
         """Each lane alone: prompt by prompt, all lanes of a prompt near each other in time."""
