@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from engine.errors import InvalidRequestError
 from storage.facets import TAG, add_facets, facets_of, remove_facets
@@ -61,7 +61,7 @@ def tag_runs(connection: Connection, run_ids: Sequence[str], add: Sequence[str],
         notes = _notes_of(connection, run_id)
         remove_facets(connection, run_id, TAG, removed)
         add_facets(connection, run_id, [(TAG, tag) for tag in added])
-        tags = facets_of(connection, TAG, [run_id]).get(run_id, ())
+        tags = facets_of(connection, TAG, [run_id])[run_id]
         if len(tags) > MAX_TAGS:
             raise InvalidRequestError("tag", f"one more than {MAX_TAGS}", f"at most {MAX_TAGS} tags a run")
         _set_remarks(connection, run_id, tags, notes)
@@ -76,7 +76,7 @@ def annotate(connection: Connection, run_id: str, notes: str) -> None:
     """
     text = clean_notes(notes)
     _notes_of(connection, run_id)
-    _set_remarks(connection, run_id, facets_of(connection, TAG, [run_id]).get(run_id, ()), text)
+    _set_remarks(connection, run_id, facets_of(connection, TAG, [run_id])[run_id], text)
 
 
 def discard(connection: Connection, run_ids: Sequence[str], now: datetime) -> list[str]:
@@ -94,9 +94,9 @@ def purge(connection: Connection, now: datetime) -> int:
     return connection.execute(delete(RunRow).where(RunRow.deleted_at < now - KEPT_AFTER_DELETION)).rowcount
 
 
-def _mark(connection: Connection, run_ids: Sequence[str], state: object, deleted_at: datetime | None) -> list[str]:
+def _mark(connection: Connection, run_ids: Sequence[str], state: ColumnElement[bool], deleted_at: datetime | None) -> list[str]:
     ids = [run_id for run_id in run_ids if is_id(run_id)]
-    found = list(connection.scalars(select(RunRow.id).where(RunRow.id.in_(ids), state)))  # type: ignore[arg-type]
+    found = list(connection.scalars(select(RunRow.id).where(RunRow.id.in_(ids), state)))
     connection.execute(update(RunRow).where(RunRow.id.in_(found)).values(deleted_at=deleted_at))
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
@@ -10,7 +10,7 @@ from engine.config import GenerationRequest
 from engine.errors import ImportRefusedError, InvalidRequestError
 from engine.records import FinishReason, StepRecord, Timings
 from storage.ids import is_id
-from storage.models import KIND_LENGTH, NAME_LENGTH
+from storage.models import KIND_LENGTH, NAME_LENGTH, Status
 from storage.records import request_of
 
 _LARGEST = 2**31 - 1  # of an integer column
@@ -38,7 +38,6 @@ def _steps(steps: list[StepRecord]) -> list[StepRecord]:
 
 Id = Annotated[str, AfterValidator(_id)]
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
-Status = Literal["running", "done", "cancelled", "failed", "interrupted"]
 Steps = Annotated[list[Annotated[StepRecord, AfterValidator(_step)]], AfterValidator(_steps)]
 
 
@@ -48,7 +47,7 @@ class _Checked(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
 
 
-class RunPartDocument(_Checked):
+class RunHead(_Checked):
     """The run itself; the names are those of `storage.records.RunDetail`."""
 
     id: Id
@@ -105,7 +104,7 @@ class RequestDocument(_Checked):
 class RunDocument(_Checked):
     """A whole run, as `storage.export.to_document` writes it."""
 
-    run: RunPartDocument
+    run: RunHead
     requests: list[RequestDocument]
     parts: dict[Annotated[str, Field(min_length=1, max_length=NAME_LENGTH)], dict[str, Any]]
 

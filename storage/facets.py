@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.orm import Session
 
+from engine.config import GenerationRequest
 from storage.models import NAME_LENGTH, FacetRow, RunRow
 from storage.values import real, storable
 
@@ -38,10 +39,18 @@ def facets_of_params(params: Mapping[str, Any]) -> set[tuple[str, str]]:
     return found
 
 
+def facets_of_request(request: GenerationRequest) -> set[tuple[str, str]]:
+    """The drafter that a request of a run asks for."""
+    name = request.drafter.name[:NAME_LENGTH]
+    return set() if name == PLAIN_DRAFTER else {(DRAFTER, name)}
+
+
 def add_facets(connection: Connection, run_id: str, facets: Iterable[tuple[str, str]]) -> None:
     """Adds what the run does not have yet."""
-    query = select(FacetRow.name, FacetRow.value).where(FacetRow.run_id == run_id)
-    missing = set(facets) - {(row.name, row.value) for row in connection.execute(query)}
+    missing = set(facets)
+    if missing:
+        query = select(FacetRow.name, FacetRow.value).where(FacetRow.run_id == run_id)
+        missing -= {(row.name, row.value) for row in connection.execute(query)}
     if missing:
         rows = [{"run_id": run_id, "name": name, "value": value} for name, value in sorted(missing)]
         connection.execute(insert(FacetRow), rows)
@@ -54,11 +63,11 @@ def remove_facets(connection: Connection, run_id: str, name: str, values: Sequen
 
 
 def facets_of(connection: Connection, name: str, run_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Values of one name by run, in alphabetical order."""
+    """Values of one name for each of these runs, in alphabetical order."""
     query = select(FacetRow.run_id, FacetRow.value).where(FacetRow.name == name, FacetRow.run_id.in_(run_ids))
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
     for run_id, value in connection.execute(query.order_by(FacetRow.value)):
-        found.setdefault(run_id, []).append(value)
+        found[run_id].append(value)
     return {run_id: tuple(values) for run_id, values in found.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -54,7 +54,7 @@ class RunFilter:
     @property
     def empty(self) -> bool:
         """Whether it asks for nothing."""
-        return all(getattr(self, one.name) in ("", None, False) for one in fields(self))
+        return self == RunFilter()
 
 
 def conditions(where: RunFilter) -> list[ColumnElement[bool]]:

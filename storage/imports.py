@@ -6,6 +6,7 @@ ran when it was exported comes in as interrupted: nobody will go on with it here
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,13 +19,13 @@ from engine.errors import ImportRefusedError, InvalidRequestError
 from storage.curation import clean_notes, clean_tag, restore
 from storage.documents import RequestDocument, RunDocument, check_document
 from storage.export import COLLECTION, FORMAT, VERSION
-from storage.facets import DRAFTER, PLAIN_DRAFTER, TAG, add_facets, device_of, facets_of_params, figures_of
-from storage.models import NAME_LENGTH, RequestRow, RunPartRow, RunRow
+from storage.facets import TAG, add_facets, device_of, facets_of_params, facets_of_request, figures_of
+from storage.models import RequestRow, RunPartRow, RunRow
 from storage.records import ImportReport
 from storage.search import with_request, words_of_remarks, words_of_run
 from storage.trace import encode_trace
 from storage.values import plain, title_of
-from storage.writes import metric_values
+from storage.writes import asked_values, metric_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +53,15 @@ def read_runs(data: bytes) -> list[ImportedRun]:
         raise ImportRefusedError(
             f"The file has the version {str(whole.get('version'))[:20]}; this Draftboard reads version {VERSION}."
         )
-    runs = [(whole, data)]
+    runs = [data]
     if whole["format"] == COLLECTION:
         if not isinstance(whole.get("runs"), list) or not whole["runs"]:
             raise ImportRefusedError("The file is damaged: runs is not a list of runs.")
-        runs = [(one, orjson.dumps(one)) for one in whole["runs"]]
-    checked = [_checked(json, f"runs.{place}" if len(runs) > 1 else "") for place, (_, json) in enumerate(runs)]
-    ids = [one.document.run.id for one in checked]
-    twice = next((run_id for place, run_id in enumerate(ids) if run_id in ids[:place]), None)
-    if twice is not None:
-        raise ImportRefusedError(f"The file is damaged: it holds the run {twice} twice.")
+        runs = [orjson.dumps(one) for one in whole["runs"]]
+    checked = [_checked(json, f"runs.{place}" if len(runs) > 1 else "") for place, json in enumerate(runs)]
+    run_id, times = Counter(one.document.run.id for one in checked).most_common(1)[0]
+    if times > 1:
+        raise ImportRefusedError(f"The file is damaged: it holds the run {run_id} twice.")
     return checked
 
 
@@ -124,9 +124,8 @@ def _write(connection: Connection, one: ImportedRun, now: datetime) -> None:
             host="",
         )
     )
-    drafters = {request.request.drafter.name[:NAME_LENGTH] for request in requests} - {PLAIN_DRAFTER}
-    facets = facets_of_params(run.params) | {(DRAFTER, name) for name in drafters} | {(TAG, tag) for tag in one.tags}
-    add_facets(connection, run.id, facets)
+    asked = {facet for request in requests for facet in facets_of_request(request.request)}
+    add_facets(connection, run.id, facets_of_params(run.params) | asked | {(TAG, tag) for tag in one.tags})
     if requests:
         connection.execute(insert(RequestRow), [_request_row(run.id, request) for request in requests])
     parts = [{"run_id": run.id, "name": name, "document": document} for name, document in one.document.parts.items()]
@@ -135,7 +134,6 @@ def _write(connection: Connection, one: ImportedRun, now: datetime) -> None:
 
 
 def _request_row(run_id: str, request: RequestDocument) -> dict[str, Any]:
-    asked = request.request
     return {
         "id": request.id,
         "run_id": run_id,
@@ -144,10 +142,6 @@ def _request_row(run_id: str, request: RequestDocument) -> dict[str, Any]:
         "status": _status(request.status),
         "created_at": request.created_at,
         "finished_at": request.finished_at,
-        "drafter": asked.drafter.name[:NAME_LENGTH],
-        "gamma": asked.drafter.gamma,
-        "temperature": asked.sampling.temperature,
-        "seed": asked.sampling.seed,
         "request": request.params,
         "engine_request_id": request.request_id,
         "finish_reason": request.finish_reason,
@@ -159,6 +153,7 @@ def _request_row(run_id: str, request: RequestDocument) -> dict[str, Any]:
         "metrics": request.metrics,
         "timings": plain(request.timings),
         "trace": encode_trace(request.steps, request.token_ids),
+        **asked_values(request.request),
         **metric_values(request.metrics, request.timings),
     }
 

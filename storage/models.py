@@ -6,7 +6,7 @@ Change a table here and add a migration in `migrations/versions`; a test compare
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sqlalchemy import (
     JSON,
@@ -30,7 +30,7 @@ from storage.values import storable
 ID_LENGTH = 26
 KIND_LENGTH = 32
 NAME_LENGTH = 64
-RUN_STATUSES = ("running", "done", "cancelled", "failed", "interrupted")
+Status = Literal["running", "done", "cancelled", "failed", "interrupted"]
 
 # Columns of `request` that carry the metric of the same name, so that plots and lists need not open any JSON.
 METRIC_COLUMNS = (
@@ -86,7 +86,7 @@ class Base(DeclarativeBase):
 
 
 def _status_check() -> CheckConstraint:
-    allowed = ", ".join(f"'{status}'" for status in RUN_STATUSES)
+    allowed = ", ".join(f"'{status}'" for status in get_args(Status))
     return CheckConstraint(f"status IN ({allowed})", name="status")
 
 

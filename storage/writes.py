@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
+from engine.config import GenerationRequest
 from engine.errors import RunNotFoundError
 from engine.records import StepRecord, Timings
 from storage.changes import AppendSteps, Change, FinishRequest, FinishRun, NoteStart, SavePart, StartRequest, StartRun
-from storage.facets import DRAFTER, PLAIN_DRAFTER, add_facets, device_of, facets_of_params, figures_of
+from storage.facets import add_facets, device_of, facets_of_params, facets_of_request, figures_of
 from storage.models import METRIC_COLUMNS, NAME_LENGTH, RequestRow, RunPartRow, RunRow, StepJournalRow
 from storage.owner import Owner
 from storage.search import prompt_of, with_request, words_of_run
@@ -115,11 +116,8 @@ def _start_request(connection: Connection, change: StartRequest) -> None:
             position=position,
             status="running",
             created_at=change.at,
-            drafter=request.drafter.name[:NAME_LENGTH],
-            gamma=request.drafter.gamma,
-            temperature=request.sampling.temperature,
-            seed=request.sampling.seed,
             request=plain(request),
+            **asked_values(request),
             text="",
             num_output_tokens=0,
             metrics={},
@@ -131,8 +129,7 @@ def _start_request(connection: Connection, change: StartRequest) -> None:
         values["title"] = title_of(request.prompt)
     values["search_text"] = with_request(run.search_text, request, change.label)
     connection.execute(update(RunRow).where(RunRow.id == change.run_id).values(values))
-    if request.drafter.name != PLAIN_DRAFTER:
-        add_facets(connection, change.run_id, [(DRAFTER, request.drafter.name[:NAME_LENGTH])])
+    add_facets(connection, change.run_id, facets_of_request(request))
 
 
 def _append(connection: Connection, changes: Sequence[AppendSteps]) -> None:
@@ -170,6 +167,16 @@ def _finish_request(connection: Connection, change: FinishRequest) -> None:
     if connection.execute(update(RequestRow).where(RequestRow.id == change.row).values(values)).rowcount == 0:
         raise RunNotFoundError(f"There is no request {change.row}; its run may have been deleted.")
     connection.execute(delete(StepJournalRow).where(StepJournalRow.request_id == change.row))
+
+
+def asked_values(request: GenerationRequest) -> dict[str, Any]:
+    """The columns that carry a request's settings."""
+    return {
+        "drafter": request.drafter.name[:NAME_LENGTH],
+        "gamma": request.drafter.gamma,
+        "temperature": request.sampling.temperature,
+        "seed": request.sampling.seed,
+    }
 
 
 def metric_values(metrics: Mapping[str, Any], timings: Timings) -> dict[str, float | None]:
