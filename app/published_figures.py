@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
 
 
 class Paper(NamedTuple):
@@ -82,9 +86,21 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
     ),
 }
 
-# Share of tested draft tokens that the target accepted, by task.
-ARTICLE_ACCEPTANCE: dict[str, float] = {"code": 0.88, "summarization": 0.72, "korean": 0.61, "math": 0.55}
+PUBLISHED = Path(__file__).resolve().parent.parent / "assets" / "published" / "batch.json"
 ARTICLE_SETTING = "vLLM, EAGLE-2"
+
+
+@cache
+def published() -> dict[str, Any]:
+    """Published speed-ups by batch size, and the article's acceptances by task; each with its source."""
+    document: dict[str, Any] = orjson.loads(PUBLISHED.read_bytes())
+    return document
+
+
+def article_acceptance(task: str) -> float | None:
+    """Share of tested draft tokens that the target accepted in the article; None for a task that it does not have."""
+    rate: float | None = published()["tasks"]["rates"].get(task)
+    return rate
 
 
 def shortest_length(drafter: str) -> Figure | None:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import orjson
-
 from app.prompt_files import builtin_prompts, parse_prompts
+from app.published_figures import published
 from app.sweep_run import prompt_pool
 from engine.errors import InvalidRequestError
 from engine.sweep_cell import Measurement
 from engine.sweep_plan import PoolPrompt, SweepSettings, make_plan
 
-PUBLISHED = Path(__file__).resolve().parent.parent / "assets" / "published" / "batch.json"
 MAX_PROMPT_CHARACTERS = 8_000_000
 _NAMES = ("drafters", "gammas", "batch_sizes", "tasks", "repeats", "max_tokens", "cell_tokens", "seed")
 _SHAPE = "a JSON object with " + ", ".join(_NAMES)
@@ -108,10 +104,3 @@ def form_document(info_drafters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the form offers: drafters, tasks with their numbers of built-in prompts, and the defaults."""
     tasks = task_counts(prompt_pool(builtin_prompts()))
     return {"drafters": list(info_drafters), "tasks": tasks, "defaults": SweepSettings().to_dict(), "published": published()}
-
-
-@cache
-def published() -> dict[str, Any]:
-    """Published speed-ups by batch size and acceptances by task, each with its source."""
-    document: dict[str, Any] = orjson.loads(PUBLISHED.read_bytes())
-    return document

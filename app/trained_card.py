@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from app.presets import TASKS
-from app.published_figures import ARTICLE_ACCEPTANCE
+from app.published_figures import article_acceptance
 
 ALL = "all"  # the card's name of all tasks together
 
@@ -116,7 +116,7 @@ def _held_out(task: str, walk: Mapping[str, Any]) -> HeldOut:
     given = walk.get("conditional")
     rates = [_number(rate) for rate in given] if isinstance(given, list) else []
     length, steps = _number(walk.get("mean_acceptance_length")), _number(walk.get("steps"))
-    return HeldOut(task, length, acceptance_of(rates), ARTICLE_ACCEPTANCE.get(task), steps, len(rates))
+    return HeldOut(task, length, acceptance_of(rates), article_acceptance(task), steps, len(rates))
 
 
 def acceptance_of(conditional: list[float | None]) -> float | None:
