@@ -87,7 +87,7 @@ def load_tensors(files: ModelFiles) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(files.folder):
-        tensors.update(_read_shard(path))
+        tensors.update(read_shard(path))
     head = tensors.get("lm_head.weight")
     if files.spec.tie_word_embeddings and head is not None:
         embedding = tensors.get("model.embed_tokens.weight")
@@ -120,7 +120,12 @@ def _check(files: ModelFiles, tensors: dict[str, Tensor]) -> None:
             raise UnsupportedModelError(f"{name} of {files.name} is stored as {dtype}; supported: {names}.")
 
 
-def _read_shard(path: Path) -> dict[str, Tensor]:
+def read_shard(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, but for those that are computed anyway.
+
+    Raises:
+        CorruptWeightsError: it cannot be read.
+    """
     try:
         with safe_open(path, framework="pt") as shard:
             return {name: shard.get_tensor(name) for name in shard.keys() if not _COMPUTED.search(name)}  # noqa: SIM118

@@ -24,9 +24,10 @@ from engine.training.examples import HELD_OUT_EVERY, load_texts
 from engine.training.features import TOP, default_layers, extract_features
 from engine.training.generate import GenerateSettings, generate_texts
 from engine.training.inputs import Inputs, load_inputs
-from engine.training.loop import History, Trainee, TrainSettings, train
+from engine.training.loop import History, TrainSettings, train
 from engine.training.medusa import MedusaTrainee
 from engine.training.saving import make_card, save_draft_model, save_eagle, save_medusa
+from engine.training.trainee import SlotTrainee
 from engine.training.vocabulary import DraftVocabulary
 
 cli = typer.Typer(
@@ -143,10 +144,9 @@ def eagle(
     run = _settings(minutes, steps, lr, muon_lr, batch_tokens, seed, evaluate_every)
     vocabulary = _vocabulary(inputs, vocab, earlier)
     config = eagle_config(inputs.files.spec, settings.layout, capture, len(vocabulary.token_ids), own_head)
-    trainee = EagleTrainee(config, settings, run, inputs.texts, inputs.store, inputs.split, inputs.weights, vocabulary, place,
-                           compiled=compiled)  # fmt: skip
-    history = _train(trainee, run, out, resume, earlier)
-    save_eagle(trainee.module, vocabulary, _card("eagle", inputs, run, history, asdict(settings), trainee, earlier), out)
+    trainee = EagleTrainee(config, settings, run, inputs, vocabulary, place, compiled=compiled)
+    history = _train(trainee, out, resume, earlier)
+    save_eagle(trainee.module, vocabulary, _card("eagle", trainee, history, asdict(settings), earlier), out)
 
 
 @cli.command()
@@ -180,9 +180,9 @@ def medusa(
     vocabulary = _vocabulary(inputs, vocab, earlier)
     spec = inputs.files.spec
     config = MedusaConfig(spec.hidden_size, spec.vocab_size, len(vocabulary.token_ids), heads, 1, shared_head)
-    trainee = MedusaTrainee(config, run, inputs.texts, inputs.store, inputs.split, inputs.weights, vocabulary, place)
-    history = _train(trainee, run, out, resume, earlier)
-    card = _card("medusa", inputs, run, history, asdict(config), trainee, earlier)
+    trainee = MedusaTrainee(config, run, inputs, vocabulary, place)
+    history = _train(trainee, out, resume, earlier)
+    card = _card("medusa", trainee, history, asdict(config), earlier)
     card["rank_rates"] = [[round(rate, 5) for rate in head] for head in trainee.rank_rates()]
     save_medusa(trainee.module, vocabulary, card, out)
 
@@ -216,10 +216,9 @@ def draft_model(
     run = _settings(minutes, steps, lr, muon_lr, batch_tokens, seed, evaluate_every)
     settings = DraftModelSettings(tuple(int(layer) for layer in layers.split(",")))
     vocabulary = _vocabulary(inputs, vocab, earlier)
-    trainee = DraftModelTrainee(settings, run, inputs.files.spec, inputs.tensors, inputs.texts, inputs.store, inputs.split,
-                                inputs.weights, vocabulary, place)  # fmt: skip
-    history = _train(trainee, run, out, resume, earlier)
-    card = _card("draft_model", inputs, run, history, asdict(settings), trainee, earlier)
+    trainee = DraftModelTrainee(settings, run, inputs, vocabulary, place)
+    history = _train(trainee, out, resume, earlier)
+    card = _card("draft_model", trainee, history, asdict(settings), earlier)
     save_draft_model(trainee.module, trainee.config, vocabulary, card, out)
 
 
@@ -234,32 +233,19 @@ def _vocabulary(inputs: Inputs, size: int, earlier: Earlier | None) -> DraftVoca
     return earlier.vocabulary(inputs.files.spec.vocab_size) if earlier else inputs.vocabulary(size)
 
 
-def _train(
-    trainee: EagleTrainee | MedusaTrainee | DraftModelTrainee,
-    run: TrainSettings,
-    out: Path,
-    resume: bool,
-    earlier: Earlier | None,
-) -> History:
+def _train(trainee: SlotTrainee, out: Path, resume: bool, earlier: Earlier | None) -> History:
     if earlier and not resume:
         earlier.fill(trainee.module)
     elif not resume:
         trainee.start()
-    checked: Trainee = trainee
-    return train(checked, run, out, resume, lambda history, line: _say(line))
+    return train(trainee, trainee.run, out, resume, lambda history, line: _say(line))
 
 
 def _card(
-    drafter: str,
-    inputs: Inputs,
-    run: TrainSettings,
-    history: History,
-    details: dict[str, Any],
-    trainee: Trainee,
-    earlier: Earlier | None,
+    drafter: str, trainee: SlotTrainee, history: History, details: dict[str, Any], earlier: Earlier | None
 ) -> dict[str, Any]:
     parameters = sum(weight.numel() for weight in trainee.module.parameters() if weight.requires_grad)
-    card = make_card(drafter, inputs.store.meta, inputs.texts, inputs.split, run, history, details, parameters)
+    card = make_card(drafter, trainee.inputs, trainee.run, history, details, parameters)
     return card | {"from": earlier.summary} if earlier else card
 
 

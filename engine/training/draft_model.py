@@ -7,7 +7,7 @@ layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +19,13 @@ from transformers import LlamaConfig, LlamaModel
 
 from engine.errors import InvalidRequestError
 from engine.models.spec import ModelSpec
-from engine.training.acceptance import GAMMA, Walk, walk_texts
-from engine.training.eagle import greedy_first
-from engine.training.examples import Split, Texts, batches
-from engine.training.features import FeatureStore
+from engine.training.acceptance import GAMMA
+from engine.training.inputs import Inputs
 from engine.training.loop import StepLoss, TrainSettings
-from engine.training.losses import head_loss
 from engine.training.ridge import Ridge
-from engine.training.slots import SlotBatch, SlotLoader, TargetWeights, answer_matches
+from engine.training.slots import SlotBatch, SlotLoader
+from engine.training.trainee import SlotTrainee
 from engine.training.vocabulary import DraftVocabulary
-
-_PENALTY = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,55 +104,42 @@ class PrunedModel(nn.Module):
         return {name: weight for name, weight in self.state_dict().items() if "embed_tokens" not in name}
 
 
-class DraftModelTrainee:
+class DraftModelTrainee(SlotTrainee):
     """See `loop.Trainee`."""
+
+    module: PrunedModel
 
     def __init__(
         self,
         settings: DraftModelSettings,
-        train: TrainSettings,
-        spec: ModelSpec,
-        tensors: Mapping[str, Tensor],
-        texts: Texts,
-        store: FeatureStore,
-        split: Split,
-        weights: TargetWeights,
+        run: TrainSettings,
+        inputs: Inputs,
         vocabulary: DraftVocabulary,
         device: torch.device,
-        *,
-        held_out: int = 60,
     ) -> None:
-        self._settings, self._train, self._texts, self._split = settings, train, texts, split
-        self._weights, self._vocabulary, self._device = weights, vocabulary, device
-        self._loader = SlotLoader(texts, store, (), GAMMA, device)
-        self._with_features = SlotLoader(texts, store, store.meta.layers[-1:], GAMMA, device)
-        self._held_out = greedy_first(texts, split.held_out)[:held_out]
-        self.config = pruned_config(spec, settings.layers, len(vocabulary.token_ids))
-        self.module = PrunedModel(self.config, tensors, settings.layers).to(device)
-
-    def batches(self, position: int) -> Iterator[tuple[int, np.ndarray]]:
-        return batches(self._texts.lengths, self._split.training, self._train.batch_tokens, self._train.seed, position)
+        super().__init__(run, inputs, vocabulary, device, ())
+        self._settings = settings
+        self.config = pruned_config(inputs.files.spec, settings.layers, len(vocabulary.token_ids))
+        self.module = PrunedModel(self.config, inputs.tensors, settings.layers).to(device)
 
     @torch.no_grad()
-    def start(self, sequences: int = 400) -> None:
+    def start(self) -> None:
         """The LM head from the ridge regression of the target's last feature on ours: head = rows of the target · R."""
-        width = self._weights.norm.shape[0]
+        texts, store, weights = self.inputs.texts, self.inputs.store, self.inputs.weights
+        with_features = SlotLoader(texts, store, store.meta.layers[-1:], GAMMA, self._device)
+        width = weights.norm.shape[0]
         ridge = Ridge(width, width)
-        for begin in range(0, min(sequences, len(self._split.training)), 8):
-            slots = self._with_features.load(self._split.training[begin : min(begin + 8, sequences)])
-            known = slots.labels[:, 1 : 1 + slots.features.shape[1]] >= 0
-            features = self._weights.normed(slots.features[:, :, 0])
-            ridge.add(self.module.states(slots.tokens[:, :-1])[known], features[known])
-        rows = self._weights.head[self._vocabulary.token_ids.to(self._weights.head.device)]
-        self.module.lm_head.weight.copy_(rows @ ridge.solve(_PENALTY).to(rows.device))
+        for slots in self._start_slots(with_features):
+            states, known, _ = self._predictions(slots)
+            ridge.add(states[known], weights.normed(slots.features[:, :, 0])[known])
+        rows = self._target_rows()
+        self.module.lm_head.weight.copy_(rows @ ridge.solve().to(rows.device))
 
     def loss(self, batch: np.ndarray) -> StepLoss:
-        slots = self._loader.load(batch)
-        states, known, labels = self._predictions(slots)
-        places, probs = self._loader.distribution(labels[known], self._vocabulary, self._settings.top)
-        ones = torch.ones(len(places), device=self._device)
-        found = head_loss(states[known], self.module.lm_head.weight, places, probs, ones)
-        return StepLoss(found.loss / max(1, len(places)), len(places), int(found.matches))
+        states, known, labels = self._predictions(self._loader.load(batch))
+        count = int(known.sum())
+        found = self._head_loss(states[known], self.module.lm_head.weight, labels[known], self._settings.top)
+        return StepLoss(found.loss / max(1, count), count, int(found.matches))
 
     def _predictions(self, slots: SlotBatch) -> tuple[Tensor, Tensor, Tensor]:
         """States that predict something, which of them have a label, and the labels: state p predicts token p + 1."""
@@ -164,20 +147,9 @@ class DraftModelTrainee:
         labels = slots.labels[:, 1 : 1 + states.shape[1]]
         return states, labels >= 0, labels
 
-    @torch.no_grad()
-    def evaluate(self) -> dict[str, Walk]:
-        matches: list[np.ndarray] = []
-        for begin in range(0, len(self._held_out), 4):
-            slots = self._loader.load(self._held_out[begin : begin + 4])
-            matches += answer_matches(self._loader, slots, self._drafts(slots))
-        return walk_texts(matches, [self._texts.tasks[index] for index in self._held_out])
-
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
-        with torch.autocast(self._device.type, dtype=torch.bfloat16):
-            states, known, _ = self._predictions(slots)
-            best = torch.full(states.shape[:2], -1, dtype=torch.int64)
-            places = (states[known] @ self.module.lm_head.weight.T).argmax(-1).cpu()
-        best[known.cpu()] = self._vocabulary.token_ids[places]
+        states, known, _ = self._predictions(slots)
+        best = self._best(states[known] @ self.module.lm_head.weight.T, known)
         # The draft of slot t at depth d is what state t + 1 + d predicts.
         padded = F.pad(best, (0, GAMMA + 1), value=-1)
         return [padded[:, depth + 1 : depth + 1 + best.shape[1]] for depth in range(GAMMA)]

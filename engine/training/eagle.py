@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,17 +12,14 @@ from torch.nn import functional as F
 
 from engine.models.eagle_head import EagleConfig, EagleHead, Layout
 from engine.models.spec import ModelSpec
-from engine.training.acceptance import GAMMA, Walk, walk_texts
-from engine.training.examples import Split, Texts, batches
-from engine.training.features import FeatureStore
+from engine.training.acceptance import GAMMA
+from engine.training.inputs import Inputs
 from engine.training.loop import StepLoss, TrainSettings
-from engine.training.losses import head_loss
 from engine.training.ridge import Ridge
-from engine.training.slots import SlotBatch, SlotLoader, TargetWeights, answer_matches
+from engine.training.slots import SlotBatch
+from engine.training.trainee import SlotTrainee
 from engine.training.unroll import unroll
 from engine.training.vocabulary import DraftVocabulary
-
-_PENALTY = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,8 @@ class EagleSettings:
         depth: passes on the head's own output in training (training-time test).
         decay: weight of each further depth's loss.
         feature_weight: of SmoothL1 between output and the target's next feature (EAGLE-1/2: 1.0, with `ce_weight` 0.1 and
-        depth 0). ce_weight: of the cross-entropy.
+            depth 0).
+        ce_weight: of the cross-entropy.
         top: stored best tokens of the target that the cross-entropy uses.
         noise: uniform noise added to true features (EAGLE-1: 0.2, on features of size 1).
         train_head: whether the LM head is the head's own and trained, or the target's rows as they are.
@@ -67,54 +65,43 @@ def eagle_config(spec: ModelSpec, layout: Layout, capture: tuple[int, ...], draf
     )
 
 
-class EagleTrainee:
+class EagleTrainee(SlotTrainee):
     """See `loop.Trainee`.
 
     Args:
         config: of the head; its capture must be in the store.
-        held_out: at most so many held-out sequences are measured, those that greedy decoding wrote first.
     """
+
+    module: EagleHead
 
     def __init__(
         self,
         config: EagleConfig,
         settings: EagleSettings,
-        train: TrainSettings,
-        texts: Texts,
-        store: FeatureStore,
-        split: Split,
-        weights: TargetWeights,
+        run: TrainSettings,
+        inputs: Inputs,
         vocabulary: DraftVocabulary,
         device: torch.device,
         *,
-        held_out: int = 60,
         compiled: bool = False,
     ) -> None:
-        self._config, self._settings, self._train = config, settings, train
-        self._texts, self._split, self._weights, self._vocabulary = texts, split, weights, vocabulary
-        self._last = store.meta.layers[-1]
-        layers = config.capture if self._last in config.capture else (*config.capture, self._last)
-        self._loader = SlotLoader(texts, store, layers, max(settings.depth, GAMMA), device)
-        self._rows = weights.head[vocabulary.token_ids.to(weights.head.device)]
-        self._held_out = greedy_first(texts, split.held_out)[:held_out]
-        self._random = torch.Generator(device=device).manual_seed(train.seed)
+        last = inputs.store.meta.layers[-1]
+        layers = config.capture if last in config.capture else (*config.capture, last)
+        super().__init__(run, inputs, vocabulary, device, layers, reach=max(settings.depth, GAMMA))
+        self._config, self._settings = config, settings
+        self._rows = self._target_rows()
+        self._random = torch.Generator(device=device).manual_seed(run.seed)
         self._unroll: Callable[..., list[Tensor]] = torch.compile(unroll, dynamic=True) if compiled else unroll
         self.module = EagleHead(config).to(device)
 
-    def batches(self, position: int) -> Iterator[tuple[int, np.ndarray]]:
-        return batches(self._texts.lengths, self._split.training, self._train.batch_tokens, self._train.seed, position)
-
     @torch.no_grad()
-    def start(self, sequences: int = 400) -> None:
+    def start(self) -> None:
         """Put the head where it is the ridge regression onto the target's next feature: `fc` solves it, residual branches
         are zero.
 
         The rest is drawn from a generator with the run's seed.
-
-        Args:
-            sequences: training sequences that the regression sees.
         """
-        generator = torch.Generator().manual_seed(self._train.seed)
+        generator = torch.Generator().manual_seed(self.run.seed)
         for name, weight in self.module.named_parameters():
             if weight.ndim == 2:
                 weight.copy_(torch.randn(weight.shape, generator=generator) * weight.shape[1] ** -0.5)
@@ -128,24 +115,23 @@ class EagleTrainee:
         if self._config.own_head:
             self.module.lm_head.weight.copy_(self._rows)
         if self._config.layout == "eagle3":
-            self.module.norm.weight.copy_(self._weights.norm)
+            self.module.norm.weight.copy_(self.inputs.weights.norm)
         width = self._config.hidden_size
         ridge = Ridge(self.module.fc.in_features, width)
-        for begin in range(0, min(sequences, len(self._split.training)), 8):
-            batch = self._loader.load(self._split.training[begin : min(begin + 8, sequences)])
+        for batch in self._start_slots():
             embeddings, features, following, known = self._inputs(batch)
             # The next feature exists for all slots but the last.
             known = known[:, :-1]
             x = features if self._config.layout == "eagle3" else torch.cat([embeddings, features], -1)
             ridge.add(x[:, :-1][known], following[:, 1:][known])
-        self.module.fc.weight.copy_(ridge.solve(_PENALTY).to(self.module.fc.weight.device))
+        self.module.fc.weight.copy_(ridge.solve().to(self.module.fc.weight.device))
 
     def _inputs(self, batch: SlotBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Embeddings and features of the slots, the feature that the output should be (one slot later), and which slots count."""
-        embeddings = F.embedding(batch.tokens[:, 1:], self._weights.embedding)
+        embeddings = F.embedding(batch.tokens[:, 1:], self.inputs.weights.embedding)
         final = batch.features[:, :, -1]
         if self._config.layout == "eagle":
-            feature = self._weights.normed(final)
+            feature = self.inputs.weights.normed(final)
             return embeddings, feature, feature, batch.labels_at(0) >= 0
         taken = batch.features[:, :, : len(self._config.capture)].flatten(2)
         return embeddings, taken, final, batch.labels_at(0) >= 0
@@ -158,7 +144,6 @@ class EagleTrainee:
             shift = torch.rand(features.shape, generator=self._random, device=features.device) - 0.5
             features = features + settings.noise * shift
         outputs = self._unroll(self.module, embeddings, self.module.fuse(features), settings.depth)
-        table = self.module.lm_head.weight if self._config.own_head else self._rows
         total = following.new_zeros(())
         tokens = matched = 0
         weight_sum = 0.0
@@ -166,9 +151,7 @@ class EagleTrainee:
             labels = slots.labels_at(depth)
             known = labels >= 0
             count = max(1, int(known.sum()))
-            places, probs = self._loader.distribution(labels[known], self._vocabulary, settings.top)
-            ones = torch.ones(len(places), device=a.device)
-            found = head_loss(self.module.head_input(a[known]), table, places, probs, ones)
+            found = self._head_loss(self.module.head_input(a[known]), self._table(), labels[known], settings.top)
             weight = settings.decay**depth
             total = total + weight * settings.ce_weight * found.loss / count
             if settings.feature_weight:
@@ -178,35 +161,17 @@ class EagleTrainee:
                 tokens, matched = int(known.sum()), int(found.matches)
         return StepLoss(total / weight_sum, tokens, matched)
 
-    @torch.no_grad()
-    def evaluate(self) -> dict[str, Walk]:
-        matches: list[np.ndarray] = []
-        order = self._held_out
-        device = self.module.fc.weight.device.type
-        for begin in range(0, len(order), 8):
-            slots = self._loader.load(order[begin : begin + 8])
-            with torch.autocast(device, dtype=torch.bfloat16):
-                matches += answer_matches(self._loader, slots, self._drafts(slots))
-        return walk_texts(matches, [self._texts.tasks[index] for index in order])
+    def _table(self) -> Tensor:
+        """The LM head."""
+        return self.module.lm_head.weight if self._config.own_head else self._rows
 
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
-        """Best token of each depth, with the text's own tokens fed: where a draft is right so far, those are the draft's."""
         embeddings, features, _, _ = self._inputs(slots)
-        table = self.module.lm_head.weight if self._config.own_head else self._rows
         drafts = []
         for depth, a in enumerate(unroll(self.module, embeddings, self.module.fuse(features), GAMMA - 1)):
             known = slots.labels_at(depth) >= 0
-            best = torch.full(known.shape, -1, dtype=torch.int64)
-            places = (self.module.head_input(a[known]) @ table.T).argmax(-1).cpu()
-            best[known.cpu()] = self._vocabulary.token_ids[places]
-            drafts.append(best)
+            drafts.append(self._best(self.module.head_input(a[known]) @ self._table().T, known))
         return drafts
-
-
-def greedy_first(texts: Texts, indices: np.ndarray) -> np.ndarray:
-    """Indices of texts that greedy decoding wrote; all, when there is none: then the measure is an approximation."""
-    greedy = indices[texts.temps[indices] == 0]
-    return greedy if len(greedy) else indices
 
 
 def _feature_loss(a: Tensor, following: Tensor, known: Tensor, depth: int) -> Tensor:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from engine.errors import InvalidRequestError
-from engine.models.draft_files import read_object
+from engine.models.draft_files import drafted_tokens, read_object
+from engine.models.loader import read_shard
 from engine.training.vocabulary import DraftVocabulary, draft_vocabulary
 
 
@@ -22,6 +22,7 @@ class Earlier:
 
     Raises:
         InvalidRequestError: no model.safetensors there.
+        CorruptWeightsError: it cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,16 +30,14 @@ class Earlier:
         if not path.is_file():
             raise InvalidRequestError("from", str(folder), "a folder that this command wrote")
         self._folder = folder
-        self._tensors: dict[str, Tensor] = load_file(path)
+        self._tensors = read_shard(path)
         card = read_object(folder / "card.json") or {}
         self.summary: dict[str, Any] = {key: card[key] for key in ("data", "training", "from") if key in card}
 
     def vocabulary(self, vocab_size: int) -> DraftVocabulary:
         """The tokens that its head has rows for."""
-        if "d2t" in self._tensors:
-            shift = self._tensors["d2t"]
-            return draft_vocabulary(shift + torch.arange(len(shift)), vocab_size)
-        return draft_vocabulary(self._tensors.get("token_map", torch.arange(vocab_size)), vocab_size)
+        token_ids = drafted_tokens(str(self._folder), self._tensors, vocab_size)
+        return draft_vocabulary(torch.arange(vocab_size) if token_ids is None else token_ids, vocab_size)
 
     def fill(self, module: nn.Module) -> None:
         """Copy the weights.

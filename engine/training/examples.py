@@ -153,6 +153,12 @@ def _bucket(prompt: np.ndarray, every: int) -> int:
     return int.from_bytes(digest[:8], "little") % every
 
 
+def greedy_first(texts: Texts, indices: np.ndarray) -> np.ndarray:
+    """Indices of texts that greedy decoding wrote; all, when there is none: then the measure is an approximation."""
+    greedy = indices[texts.temps[indices] == 0]
+    return greedy if len(greedy) else indices
+
+
 def batches(
     lengths: np.ndarray, indices: np.ndarray, tokens: int, seed: int, position: int = 0
 ) -> Iterator[tuple[int, np.ndarray]]:

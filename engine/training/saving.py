@@ -18,8 +18,7 @@ from torch import Tensor
 from engine.models.eagle_head import EagleHead
 from engine.models.medusa_heads import MedusaConfig, MedusaHeads
 from engine.training.draft_model import PrunedModel
-from engine.training.examples import Split, Texts
-from engine.training.features import StoreMeta
+from engine.training.inputs import Inputs
 from engine.training.loop import History, TrainSettings
 from engine.training.vocabulary import DraftVocabulary
 
@@ -28,15 +27,14 @@ CARD = "card.json"
 
 def make_card(
     drafter: str,
-    meta: StoreMeta,
-    texts: Texts,
-    split: Split,
+    inputs: Inputs,
     train: TrainSettings,
     history: History,
     details: Mapping[str, Any],
     parameters: int,
 ) -> dict[str, Any]:
     """The card: what it is for, what it was made from, how, and how well it does on held-out texts."""
+    meta = inputs.store.meta
     return {
         "drafter": drafter,
         "target": meta.target,
@@ -46,9 +44,9 @@ def make_card(
         "parameters": parameters,
         "data": {
             "texts": meta.texts,
-            "sequences": len(texts),
-            "answer_tokens": texts.answer_tokens,
-            "held_out_sequences": len(split.held_out),
+            "sequences": len(inputs.texts),
+            "answer_tokens": inputs.texts.answer_tokens,
+            "held_out_sequences": len(inputs.split.held_out),
         },
         "training": {
             "steps": history.step,
@@ -111,10 +109,6 @@ def save_draft_model(
     _save(model.stored() | {"d2t": vocabulary.d2t}, folder, card, config)
 
 
-def _write_card(card: Mapping[str, Any], folder: Path) -> None:
-    (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def _save(tensors: Mapping[str, Tensor], folder: Path, card: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stored = {
@@ -123,4 +117,4 @@ def _save(tensors: Mapping[str, Tensor], folder: Path, card: Mapping[str, Any], 
     }
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(dict(config), indent=1) + "\n", encoding="utf-8")
-    _write_card(card, folder)
+    (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -6,7 +6,7 @@ by token: the target's prediction of token q of a sequence whose answer starts a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +85,11 @@ class SlotLoader:
             # The answer's first token comes from the prompt's pass and is never drafted.
             labels[row, first + 1 : length] = np.arange(store.label_offsets[index] + 1, store.label_offsets[index + 1])
         return SlotBatch(*(torch.from_numpy(x).to(self._device) for x in (tokens, features, labels)))
+
+    def load_each(self, indices: np.ndarray, at_once: int = 8) -> Iterator[SlotBatch]:
+        """All these sequences, some at a time."""
+        for begin in range(0, len(indices), at_once):
+            yield self.load(indices[begin : begin + at_once])
 
     def best(self, labels: Tensor) -> Tensor:
         """The target's most likely token for each label (−1 → −1)."""

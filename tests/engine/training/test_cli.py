@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from engine.errors import InvalidRequestError
+from engine.errors import CorruptWeightsError, InvalidRequestError
 from engine.models.head_files import EagleFile, MedusaFile, load_head
 from engine.training.cli import cli
+from engine.training.earlier import Earlier
 from tests.engine.training.worlds import World
 
 SMALL = [
@@ -97,6 +98,14 @@ def test_an_earlier_result_is_the_start_of_the_next(world: World, tmp_path: Path
     assert before.keys() == after.keys()
     for name, weight in before.items():
         assert torch.allclose(weight.float(), after[name].float(), atol=2e-3), name
+
+
+def test_an_earlier_result_that_cannot_be_read_is_one_clear_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="a folder that this command wrote"):
+        Earlier(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"{}")
+    with pytest.raises(CorruptWeightsError, match=r"model\.safetensors cannot be read"):
+        Earlier(tmp_path)
 
 
 def test_features_and_texts_are_made_from_the_command_line(world: World, tmp_path: Path) -> None:

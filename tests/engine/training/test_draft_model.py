@@ -22,13 +22,9 @@ SETTINGS = DraftModelSettings(layers=(0, 2), top=16)
 CARD = {"drafter": "draft_model", "target": "tiny"}
 
 
-def trainee(
-    world: World, settings: DraftModelSettings = SETTINGS, run: TrainSettings = RUN, rows: int = 200
-) -> DraftModelTrainee:
+def trainee(world: World, settings: DraftModelSettings = SETTINGS, rows: int = 200) -> DraftModelTrainee:
     inputs = world.inputs()
-    vocabulary = inputs.vocabulary(rows)
-    return DraftModelTrainee(settings, RUN, inputs.files.spec, inputs.tensors, inputs.texts, inputs.store, inputs.split,
-                             inputs.weights, vocabulary, torch.device("cpu"))  # fmt: skip
+    return DraftModelTrainee(settings, RUN, inputs, inputs.vocabulary(rows), torch.device("cpu"))
 
 
 def save(made: DraftModelTrainee, world: World, folder: Path, rows: int = 200) -> None:

@@ -27,7 +27,7 @@ def trainee(world: World, layout: Layout = "eagle", run: TrainSettings = RUN, vo
     capture = (2,) if layout == "eagle" else (0, 1, 2)
     settings = EagleSettings(**({"layout": layout, "depth": 2, "top": 16} | values))  # type: ignore[arg-type]
     config = eagle_config(inputs.files.spec, layout, capture, len(vocabulary.token_ids), settings.train_head)
-    made = EagleTrainee(config, settings, run, inputs.texts, inputs.store, inputs.split, inputs.weights, vocabulary, CPU)
+    made = EagleTrainee(config, settings, run, inputs, vocabulary, CPU)
     made.start()
     return made
 

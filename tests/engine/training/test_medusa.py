@@ -21,9 +21,7 @@ RUN = TrainSettings(steps=80, batch_tokens=200, evaluate_every=80, lr=5e-3, muon
 def trainee(world: World, shared: bool, run: TrainSettings = RUN, heads: int = 3) -> MedusaTrainee:
     inputs = world.inputs()
     config = MedusaConfig(64, 320, 320, heads, 1, shared)
-    made = MedusaTrainee(
-        config, run, inputs.texts, inputs.store, inputs.split, inputs.weights, inputs.vocabulary(0), torch.device("cpu")
-    )
+    made = MedusaTrainee(config, run, inputs, inputs.vocabulary(0), torch.device("cpu"))
     made.start()
     return made
 
