@@ -33,6 +33,15 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads; 0 takes all phys
 Database = Annotated[str | None, typer.Option("--db", help="Database URL; a SQLite file in the data folder when left out.")]
 
 
+def engine_flags(ctx: typer.Context) -> dict[str, str | int | None]:
+    """What the command line says about the engine, under the names of `load_settings`; None where it says nothing.
+
+    A command only declares the options above, by these names.
+    """
+    names = ("draft_model", "eagle", "medusa", "dtype", "device", "kv_budget", "threads")
+    return {"model": ctx.params["target"], **{name: ctx.params[name] for name in names if name in ctx.params}}
+
+
 def real_engine(config: EngineConfig, progress: Report) -> EngineLike:
     """The engine; imported here because torch takes seconds, and `runs` does not need it."""
     from engine.engine import Engine

@@ -21,6 +21,7 @@ from app.cli_common import (
     Medusa,
     Target,
     Threads,
+    engine_flags,
     open_records,
     option_value,
     shown_number,
@@ -83,17 +84,7 @@ def compare(
     else:
         asked |= {"tasks": [task.strip() for task in tasks.split(",") if task.strip()], "per_task": per_task}
     request = read_comparison(asked)
-    settings = load_settings(
-        model=target,
-        draft_model=draft_model,
-        eagle=eagle,
-        medusa=medusa,
-        dtype=dtype,
-        device=device,
-        kv_budget=kv_budget,
-        threads=threads,
-        db=db,
-    )
+    settings = load_settings(db=db, **engine_flags(ctx))
     make_engine: MakeEngine = ctx.obj
     console = Console(stderr=True)
     with ExitStack() as stack:

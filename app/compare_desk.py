@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 from app.cadence import Cadence
@@ -123,22 +124,25 @@ class CompareDesk:
 
     def _race(self, one: Comparison) -> None:
         """Each lane alone: prompt by prompt, all lanes of a prompt near each other in time."""
-        for prompt in range(len(one.request.prompts)):
-            for lane in range(len(one.request.labels)):
-                for attempt in range(1, ATTEMPTS + 1):
-                    with self._turn(one, lane):
-                        if prompt == 0 and attempt == 1:
-                            self._warm_up(one, one.request.requests[0][lane])
-                        result = self._measure(one, prompt, lane, attempt)
-                    if result.finish_reason == "failed":
-                        raise _Broken(result.error or "The engine failed.")
-                    disturbed = any(step.batch_size > 1 for step in result.steps)
-                    if disturbed:
-                        one.live.add({"k": "odd", "l": str(lane), "p": prompt, "again": attempt < ATTEMPTS})
-                    if one.cancel.is_set() or not disturbed:
-                        break
-                if one.cancel.is_set():
-                    return
+        for prompt, lane in product(range(len(one.request.prompts)), range(len(one.request.labels))):
+            self._measure_alone(one, prompt, lane)
+            if one.cancel.is_set():
+                return
+
+    def _measure_alone(self, one: Comparison, prompt: int, lane: int) -> None:
+        """One lane's turn, and another when something else ran beside it."""
+        for attempt in range(1, ATTEMPTS + 1):
+            with self._turn(one, lane):
+                if prompt == 0 and attempt == 1:
+                    self._warm_up(one, one.request.requests[0][lane])
+                result = self._measure(one, prompt, lane, attempt)
+            if result.finish_reason == "failed":
+                raise _Broken(result.error or "The engine failed.")
+            disturbed = any(step.batch_size > 1 for step in result.steps)
+            if disturbed:
+                one.live.add({"k": "odd", "l": str(lane), "p": prompt, "again": attempt < ATTEMPTS})
+            if one.cancel.is_set() or not disturbed:
+                return
 
     def _warm_up(self, one: Comparison, request: GenerationRequest) -> None:
         """A few tokens that nobody counts: what a drafter does for the first time would be charged to its lane."""

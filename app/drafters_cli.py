@@ -11,7 +11,19 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from app.cli_common import Database, Device, DraftModel, Dtype, Eagle, Medusa, Target, Threads, shown_number, wait_with_progress
+from app.cli_common import (
+    Database,
+    Device,
+    DraftModel,
+    Dtype,
+    Eagle,
+    Medusa,
+    Target,
+    Threads,
+    engine_flags,
+    shown_number,
+    wait_with_progress,
+)
 from app.contracts import MakeEngine
 from app.drafter_cards import cards, stored_profile
 from app.i18n import text, text_or
@@ -40,16 +52,7 @@ def drafters(
     db: Database = None,
 ) -> None:
     """Show a card for each drafter: what it stores, costs, was trained on, and how much of it is accepted."""
-    settings = load_settings(
-        model=target,
-        draft_model=draft_model,
-        eagle=eagle,
-        medusa=medusa,
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        db=db,
-    )
+    settings = load_settings(db=db, **engine_flags(ctx))
     make_engine: MakeEngine = ctx.obj
     service = EngineService(lambda progress: make_engine(settings.engine_config(), progress))
     service.start()

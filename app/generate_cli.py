@@ -23,6 +23,7 @@ from app.cli_common import (
     Records,
     Target,
     Threads,
+    engine_flags,
     open_records,
     option_value,
     wait_with_progress,
@@ -54,7 +55,7 @@ def generate(
     prompt_file: Annotated[
         Path | None, typer.Option(help="A text file, or a .jsonl file with one prompt; - is standard input.")
     ] = None,
-    drafter: Annotated[str, typer.Option(help="null, ngram, lookahead, draft_model, eagle or medusa.")] = "ngram",
+    drafter: Annotated[str, typer.Option(help="A drafter's name, as `drafters` shows them; null is plain decoding.")] = "ngram",
     gamma: Annotated[int, typer.Option(help="Draft tokens a step, 0 to 16; 0 is plain decoding.")] = 4,
     option: Annotated[list[str] | None, typer.Option(help="A setting of the drafter, name=value; may be repeated.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -83,17 +84,7 @@ def generate(
         sampling=SamplingParams(temperature, top_k, top_p, seed, max_tokens, tuple(stop or ())),
         chat_template=not no_chat_template,
     )
-    settings = load_settings(
-        model=target,
-        draft_model=draft_model,
-        eagle=eagle,
-        medusa=medusa,
-        dtype=dtype,
-        device=device,
-        kv_budget=kv_budget,
-        threads=threads,
-        db=db,
-    )
+    settings = load_settings(db=db, **engine_flags(ctx))
     make_engine: MakeEngine = ctx.obj
     console = Console(stderr=True)
     with ExitStack() as stack:

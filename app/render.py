@@ -28,9 +28,12 @@ Json = dict[str, Any]
 _ROLE_LETTERS = {"accepted": "a", "correction": "c", "bonus": "b", "plain": "p"}
 
 
-def json_bytes(value: object) -> bytes:
-    """JSON without the character `<`: no reader can take token text in it for markup, and none warns of it."""
-    return orjson.dumps(value).replace(b"<", b"\\u003c")
+def json_bytes(value: object, option: int = 0) -> bytes:
+    """JSON without the character `<`: no reader can take token text in it for markup, and none warns of it.
+
+    `option`: of orjson.
+    """
+    return orjson.dumps(value, option=option).replace(b"<", b"\\u003c")
 
 
 def event_json(event: Event, lane: str) -> Json:

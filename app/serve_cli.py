@@ -25,6 +25,7 @@ from app.cli_common import (
     Medusa,
     Target,
     Threads,
+    engine_flags,
     open_records,
     wait_with_progress,
 )
@@ -56,16 +57,9 @@ def serve(
     settings = load_settings(
         host=host,
         port=port,
-        model=target,
-        draft_model=draft_model,
-        eagle=eagle,
-        medusa=medusa,
-        dtype=dtype,
-        device=device,
-        kv_budget=kv_budget,
         max_batch=max_batch,
-        threads=threads,
         db=db,
+        **engine_flags(ctx),
     )
     make_engine: MakeEngine = ctx.obj
     console = Console(stderr=True)

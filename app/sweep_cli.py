@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from app.cli_common import Database, Device, DraftModel, Dtype, Eagle, KvBudget, Medusa, Target, Threads
+from app.cli_common import Database, Device, DraftModel, Dtype, Eagle, KvBudget, Medusa, Target, Threads, engine_flags
 from app.contracts import EngineLike, MakeEngine
 from app.generate_cli import INTERRUPTED
 from app.prompt_files import builtin_prompts, read_prompts
@@ -84,16 +84,7 @@ def sweep(
     if resume_id is not None and given:
         option = next(iter(given)).replace("_", "-")
         raise InvalidRequestError(option, "given with --resume", "none: a resumed sweep keeps its settings")
-    flags_given = {
-        "model": target,
-        "draft_model": draft_model,
-        "eagle": eagle,
-        "medusa": medusa,
-        "dtype": dtype,
-        "device": device,
-        "kv_budget": kv_budget,
-        "threads": threads,
-    }
+    flags_given: dict[str, Any] = engine_flags(ctx)
     make_engine: MakeEngine = ctx.obj
     console = Console(stderr=True)
     with ExitStack() as stack:

@@ -21,15 +21,16 @@ from fastapi.staticfiles import StaticFiles  # noqa: E402
 
 from app.compare_desk import CompareDesk  # noqa: E402
 from app.i18n import LANGUAGES, texts  # noqa: E402
-from app.pages.batch import Batch  # noqa: E402
+from app.pages.answers import add_error_answers  # noqa: E402
+from app.pages.batch import batch_page  # noqa: E402
 from app.pages.compare_page import Compare, add_compare_routes  # noqa: E402
-from app.pages.drafters_page import Drafters, add_drafters_route  # noqa: E402
+from app.pages.drafters_page import add_drafters_route, drafters_page  # noqa: E402
 from app.pages.follow import add_follow_route  # noqa: E402
 from app.pages.head import STATIC_PATH, PageHead  # noqa: E402
-from app.pages.library import Library  # noqa: E402
+from app.pages.library import library_page  # noqa: E402
 from app.pages.library_routes import add_library_routes  # noqa: E402
 from app.pages.playground import Playground  # noqa: E402
-from app.pages.replay_page import Replay, add_trace_route  # noqa: E402
+from app.pages.replay_page import add_trace_route, replay_page  # noqa: E402
 from app.pages.site import Page  # noqa: E402
 from app.pages.sweep_api import SweepEndpoint  # noqa: E402
 from app.pages.sweep_routes import add_sweep_routes  # noqa: E402
@@ -86,11 +87,12 @@ def _build(service: EngineService, store: Store, settings: Settings) -> FastAPI:
     pages = [
         playground.page(),
         compare.page(),
-        Batch(service).page(),
-        Replay(service).page(),
-        Library(service).page(),
-        Drafters(service).page(),
+        batch_page(service),
+        replay_page(service),
+        library_page(service),
+        drafters_page(service),
     ]
+    add_error_answers(app)
     add_follow_route(app, playground.board)
     add_trace_route(app, store)
     add_drafters_route(app, service, store)

@@ -35,13 +35,11 @@ from engine.tokenizer import Tokenizer, check_same_tokens
 Progress = Callable[[str, float], None]
 
 # Drafters with weights of their own: what is missing without them, and how to ask for them.
-_TRAINED: tuple[tuple[type[Drafter], str, str], ...] = (
-    (DraftModelDrafter, "no draft model is loaded", "--draft-model"),
-    (EagleDrafter, "no EAGLE head is loaded", "--eagle"),
-    (MedusaDrafter, "no Medusa heads are loaded", "--medusa"),
-    (NgramEagleDrafter, "no EAGLE head is loaded", "--eagle"),
-    (NgramDraftModelDrafter, "no draft model is loaded", "--draft-model"),
-)
+_TRAINED: dict[type[Drafter], tuple[str, str]] = {
+    DraftModelDrafter: ("no draft model is loaded", "--draft-model"),
+    EagleDrafter: ("no EAGLE head is loaded", "--eagle"),
+    MedusaDrafter: ("no Medusa heads are loaded", "--medusa"),
+}
 _COMBINATIONS: tuple[type[LookupFirst], ...] = (NgramEagleDrafter, NgramDraftModelDrafter)
 
 
@@ -49,12 +47,13 @@ class Target(NamedTuple):
     """What drafters are made for.
 
     Attributes:
-        files, tokenizer, runner: of the target.
+        files, tensors, tokenizer, runner: of the target.
         length: longest context.
         threads: of compiled passes.
     """
 
     files: ModelFiles
+    tensors: Mapping[str, torch.Tensor]
     tokenizer: Tokenizer
     runner: ModelRunner
     length: int
@@ -91,13 +90,19 @@ class LoadedDrafters(NamedTuple):
         """All drafters, those that cannot run with the reason."""
         infos: list[DrafterInfo] = []
         for drafter in self.drafters.values():
-            model = drafter.model_kind.name if isinstance(drafter, LookupFirst) else drafter.name
+            model = _model_of(type(drafter)).name
             infos.append(replace(drafter.info(), source=self.sources.get(model), card=self.cards.get(model)))
-        for kind, missing, flag in _TRAINED:
+        for kind in (*_TRAINED, *_COMBINATIONS):
             if kind.name not in self.drafters:
+                missing, flag = _TRAINED[_model_of(kind)]
                 reason = f"{missing}; start with {flag} FOLDER_OR_ID"
                 infos.append(DrafterInfo(kind.name, kind.label, kind.summary, kind.lossless, kind.options, False, reason))
         return tuple(infos)
+
+
+def _model_of(kind: type[Drafter]) -> type[Drafter]:
+    """The drafter whose weights one of this kind uses."""
+    return kind.model_kind if issubclass(kind, LookupFirst) else kind
 
 
 def load_drafters(config: EngineConfig, target: Target, kv_budget_bytes: int, progress: Progress) -> LoadedDrafters:
@@ -204,7 +209,7 @@ def _medusa(source: str, config: EngineConfig, target: Target, budget: int) -> T
 
 
 def _target_parts(target: Target) -> TargetParts:
-    spec, tensors = target.files.spec, load_tensors(target.files)
+    spec, tensors = target.files.spec, target.tensors
     stored, used = tensors["model.embed_tokens.weight"], target.runner.decoder.embedding
     head = stored if spec.tie_word_embeddings else tensors["lm_head.weight"]
     # The decoder's own where a head can read it, which saves a copy on a GPU.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from engine.models.eagle_pass import EagleLike, HeadOutput, HeadRow
-from engine.pooled_cache import PooledCache
+from engine.pooled_cache import PooledCache, in_order
 
 
 class HeadRunner(PooledCache):
@@ -29,10 +29,5 @@ class HeadRunner(PooledCache):
         output = self.head.forward([rows[i] for i in order], self.cache)
         if order == list(range(len(rows))):
             return output
-        places: dict[int, range] = {}
-        begin = 0
-        for i in order:
-            places[i] = range(begin, begin + rows[i].outputs)
-            begin += rows[i].outputs
-        back = torch.tensor([place for i in range(len(rows)) for place in places[i]], dtype=torch.long, device=output.a.device)
-        return HeadOutput(output.a[back], output.logits[back])
+        counts = [rows[i].outputs for i in order]
+        return HeadOutput(*(torch.cat(in_order(part.split(counts), order)) for part in output))

@@ -46,13 +46,14 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
     kernel = choose_kernel(config.dtype, device, files.spec)
     tokenizer = Tokenizer(files.folder)
     progress("Packing the weights", 0.65)
-    decoder = make_decoder(files.spec, load_tensors(files), kernel, device, threads)
+    tensors = load_tensors(files)
+    decoder = make_decoder(files.spec, tensors, kernel, device, threads)
     length = min(config.max_model_len or files.spec.max_position_embeddings, files.spec.max_position_embeddings)
     budget = config.kv_budget_bytes or _default_budget(device)
     runner = ModelRunner(
         decoder, max_sequences=config.max_batch_size, max_tokens=length, budget_bytes=budget, block_size=config.block_size
     )
-    target = Target(files, tokenizer, runner, length, threads)
+    target = Target(files, tensors, tokenizer, runner, length, threads)
     loaded = load_drafters(config, target, config.draft_kv_budget_bytes or budget // 4, progress)
     progress("Ready", 1.0)
     info = EngineInfo(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.models.attention import Row
 from engine.models.decoder import DecoderLike
-from engine.pooled_cache import PooledCache
-
-T = TypeVar("T")
+from engine.pooled_cache import PooledCache, in_order
 
 
 class RowsOutput(NamedTuple):
@@ -45,10 +43,10 @@ class ModelRunner(PooledCache):
         order = sorted(range(len(rows)), key=lambda i: rows[i].lane)
         wanted = [logit_counts[i] for i in order]
         output = self.decoder.forward([rows[i] for i in order], self.cache, wanted, capture)
-        logits = _in_order(output.logits.split(wanted), order)
-        argmax = _in_order([best.tolist() for best in row_argmax(output.logits).split(wanted)], order)
+        logits = in_order(output.logits.split(wanted), order)
+        argmax = in_order([best.tolist() for best in row_argmax(output.logits).split(wanted)], order)
         lengths = [len(rows[i].token_ids) for i in order]
-        return RowsOutput(logits, argmax, [_in_order(hidden.split(lengths), order) for hidden in output.hidden])
+        return RowsOutput(logits, argmax, [in_order(hidden.split(lengths), order) for hidden in output.hidden])
 
     def keep(self, seq_id: str, start: int, path: Sequence[int]) -> None:
         """Commit: keep the root at slot `start` and the draft tokens `path` behind it, free the rest.
@@ -78,10 +76,3 @@ def row_argmax(logits: Tensor, block: int = 256) -> Tensor:
         return best
     tail = logits[:, whole:].argmax(-1) + whole
     return torch.where(logits[place, tail] > logits[place, best], tail, best)
-
-
-def _in_order(parts: Sequence[T], order: Sequence[int]) -> list[T]:
-    restored: list[T] = [parts[0]] * len(order)
-    for part, index in zip(parts, order, strict=True):
-        restored[index] = part
-    return restored

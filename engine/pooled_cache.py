@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
 from engine.kv_cache import KVArena
 from engine.kv_pool import KVPool
 from engine.models.decoder import POSITION_MARGIN
+
+T = TypeVar("T")
 
 
 class PooledCache:
@@ -55,3 +58,15 @@ class PooledCache:
         """Give back a sequence's lane, blocks and memory; nothing happens when it holds none."""
         if self.pool.holds(seq_id):
             self.cache.release(self.pool.close(seq_id))
+
+
+def in_order(parts: Sequence[T], order: Sequence[int]) -> list[T]:
+    """Parts of a pass whose rows were sorted by their lanes, in the order in which the rows were given.
+
+    Args:
+        order: place of each sorted row among those given.
+    """
+    restored: list[T] = [parts[0]] * len(order)
+    for part, index in zip(parts, order, strict=True):
+        restored[index] = part
+    return restored

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from engine.draft import ROOT, Draft
-from engine.records import Fate, Role
+from engine.records import Fate
 from engine.sampling import RandomStream, draw
-from engine.verify import Verdict
+from engine.verify import Verdict, role_behind
 
 EPSILON = 0.09
 DELTA = 0.3
@@ -35,33 +35,27 @@ def verify_typical(draft: Draft, probs: Tensor, stream: RandomStream, epsilon: f
         epsilon, delta: see the module.
     """
     count = draft.num_draft
-    parents = torch.tensor([parent + 1 for parent in draft.parents[:count]], dtype=torch.long)
+    parents, children = draft.parents[:count], draft.children()
     tokens = torch.tensor(draft.token_ids[:count], dtype=torch.long)
     limits = (torch.special.entr(probs).sum(-1).neg().exp() * delta).clamp(max=epsilon).tolist()
-    picked = probs[parents, tokens].tolist() if count else []
-    lengths, likelihoods, typical = [0] * count, [0.0] * count, [False] * count
-    best = ROOT
-    for node in range(count):
-        parent = draft.parents[node]
-        typical[node] = picked[node] > limits[parent + 1]
-        if not typical[node] or (parent != ROOT and not lengths[parent]):
-            continue
-        lengths[node] = 1 + (lengths[parent] if parent != ROOT else 0)
-        likelihoods[node] = picked[node] * (likelihoods[parent] if parent != ROOT else 1.0)
-        if best == ROOT or (lengths[node], likelihoods[node]) > (lengths[best], likelihoods[best]):
-            best = node
+    picked = probs[torch.tensor(parents, dtype=torch.long) + 1, tokens].tolist()
+    typical = [p > limits[parent + 1] for p, parent in zip(picked, parents, strict=True)]
+    reached = {ROOT: (0, 1.0)}  # length and likelihood of each typical path, by its last node
+    for node, parent in enumerate(parents):
+        if typical[node] and parent in reached:
+            length, likelihood = reached[parent]
+            reached[node] = length + 1, picked[node] * likelihood
+    best = node = max(reached, key=lambda end: reached[end])
     path: list[int] = []
-    node = best
     while node != ROOT:
         path.insert(0, node)
-        node = draft.parents[node]
+        node = parents[node]
     fates = [Fate.UNTESTED] * count
-    for node in range(count):
-        if node in path:
-            fates[node] = Fate.ACCEPTED
-        elif not typical[node] and (draft.parents[node] == ROOT or draft.parents[node] in path):
-            fates[node] = Fate.REJECTED
+    for kept in path:
+        fates[kept] = Fate.ACCEPTED
+    for place in (ROOT, *path):
+        for child in children[place]:
+            if not typical[child]:
+                fates[child] = Fate.REJECTED
     next_token = draw(probs[best + 1], stream.uniform())
-    tested = any(draft.parents[node] == best for node in range(count))
-    role = Role.CORRECTION if tested else Role.BONUS if path else Role.PLAIN
-    return Verdict(path, next_token, role, fates, [None] * count)
+    return Verdict(path, next_token, role_behind(children[best], path), fates, [None] * count)

@@ -71,7 +71,7 @@ def verify_greedy(draft: Draft, argmax: Sequence[int]) -> Verdict:
                 break
             fates[child] = Fate.REJECTED
         else:
-            return Verdict(path, best, _role(children[node], path), fates, [None] * draft.num_draft)
+            return Verdict(path, best, role_behind(children[node], path), fates, [None] * draft.num_draft)
 
 
 def verify_sampled(draft: Draft, probs: Tensor, stream: RandomStream) -> Verdict:
@@ -102,10 +102,11 @@ def verify_sampled(draft: Draft, probs: Tensor, stream: RandomStream) -> Verdict
             siblings.reject(child)
         else:
             next_token = draw(siblings.p, stream.uniform())
-            return Verdict(path, next_token, _role(children[node], path), fates, draws)
+            return Verdict(path, next_token, role_behind(children[node], path), fates, draws)
 
 
-def _role(tested: list[int], path: list[int]) -> Role:
+def role_behind(tested: list[int], path: list[int]) -> Role:
+    """The role of the token that the target adds behind `path`, where the draft tokens `tested` failed (see `Verdict`)."""
     if tested:
         return Role.CORRECTION
     return Role.BONUS if path else Role.PLAIN

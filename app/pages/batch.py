@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import gradio as gr
 
-from app.pages.header import make_header
+from app.pages.drawn import make_drawn
 from app.pages.site import Page
 from app.service import EngineService
 from app.sweep_run import KIND
@@ -26,22 +24,10 @@ SCRIPTS = (
 STYLES = ("token_stream.css", "charts.css", "batch.css")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Lays the page out; everything on it comes from its scripts."""
+def batch_page(service: EngineService) -> Page:
+    """The page of sweeps."""
 
-    service: EngineService
+    def build(i18n: gr.I18n) -> None:
+        make_drawn(service, "batch", '<div class="db-batch"></div>', "mountBatch(element)")
 
-    def page(self) -> Page:
-        """The page of sweeps."""
-        return Page("batch", "nav.batch", self.build, SCRIPTS, STYLES, kinds=(KIND,))
-
-    def build(self, i18n: gr.I18n) -> None:
-        """Puts the header and the container of the scripts into the current Blocks."""
-        make_header(self.service)
-        gr.HTML(
-            elem_id="batch",
-            html_template='<div class="db-batch"></div>',
-            js_on_load="window.Draftboard.mountBatch(element);",
-            apply_default_css=False,
-        )
+    return Page("batch", "nav.batch", build, SCRIPTS, STYLES, kinds=(KIND,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,10 +14,10 @@ from fastapi.responses import Response
 from app.compare_desk import CompareDesk
 from app.compare_request import COMPARE, MAX_LANES, MAX_PER_TASK, MIN_LANES, read_comparison
 from app.compare_view import comparison_document
-from app.pages.header import make_header
+from app.pages.answers import json_answer
+from app.pages.drawn import make_drawn
 from app.pages.site import Page
 from app.presets import load_presets
-from app.render import json_bytes
 from app.service import EngineService
 from engine.errors import DraftboardError
 from storage.store import Store
@@ -51,13 +51,7 @@ class Compare:
 
     def build(self, i18n: gr.I18n) -> None:
         """Lays the page out inside the current Blocks."""
-        make_header(self.service)
-        gr.HTML(
-            elem_id="compare",
-            html_template='<div class="db-compare"></div>',
-            js_on_load="window.Draftboard.mountCompare({element});",
-            apply_default_css=False,
-        )
+        make_drawn(self.service, "compare", '<div class="db-compare"></div>', "mountCompare({element})")
         gr.api(self.compare, api_name="compare", concurrency_limit=4)
 
     async def compare(
@@ -118,23 +112,19 @@ def add_compare_routes(app: FastAPI, desk: CompareDesk) -> None:
     def form() -> Response:
         presets = {task: [one._asdict() for one in chosen] for task, chosen in load_presets().items()}
         limits = {"min_lanes": MIN_LANES, "max_lanes": MAX_LANES, "max_per_task": MAX_PER_TASK}
-        return _json({"presets": presets, **limits})
+        return json_answer({"presets": presets, **limits})
 
     @app.post(COMPARE_PATH)
     def start(values: Annotated[dict[str, Any], Body()]) -> Response:
         try:
-            return _json({"run_id": desk.start(read_comparison(values)).run_id})
+            return json_answer({"run_id": desk.start(read_comparison(values)).run_id})
         except (DraftboardError, TimeoutError) as error:
-            return _json({"error": str(error)})
+            return json_answer({"error": str(error)})
 
     @app.post(f"{COMPARE_PATH}/{{run_id}}/stop")
     def stop(run_id: str, values: Annotated[dict[str, Any], Body()]) -> Response:
         try:
             desk.stop(run_id)
         except DraftboardError as error:
-            return _json({"error": str(error)})
-        return _json({"run_id": run_id})
-
-
-def _json(value: Mapping[str, Any]) -> Response:
-    return Response(json_bytes(value), media_type="application/json", headers={"Cache-Control": "no-store"})
+            return json_answer({"error": str(error)})
+        return json_answer({"run_id": run_id})

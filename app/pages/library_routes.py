@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Body, FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from app.copy_as import Snippet, snippets
 from app.i18n import text
+from app.pages.answers import download, is_json, json_answer
 from app.pages.head import request_language
 from app.run_files import FileFormat, file_name, run_file
 from app.when import moment
@@ -33,7 +33,7 @@ Values = Annotated[dict[str, Any], Body()]
 
 
 def add_library_routes(app: FastAPI, store: Store) -> None:
-    """Adds the routes; mistakes are answered by the application's own handler for them."""
+    """Adds the routes; mistakes are answered by `app.pages.answers.add_error_answers`."""
     routes = APIRouter(prefix=PREFIX)
     library = store.library
 
@@ -41,55 +41,54 @@ def add_library_routes(app: FastAPI, store: Store) -> None:
     def find(request: Request, sort: str = NEWEST_FIRST, limit: int = 50, offset: int = 0) -> Response:
         """{total, runs}: a page of the runs that the filters of the address let through."""
         page = library.find(read_filter(request.query_params), sort, max(1, min(limit, MAX_PAGE)), max(0, offset))
-        return _json({"total": page.total, "runs": [line(run) for run in page.runs]})
+        return json_answer({"total": page.total, "runs": [line(run) for run in page.runs]})
 
     @routes.get("/facets")
     def facets() -> Response:
         """Filter → [[value, number of runs]], the most frequent first."""
-        return _json({name: [list(one) for one in values] for name, values in library.facets().items()})
+        return json_answer({name: [list(one) for one in values] for name, values in library.facets().items()})
 
     @routes.get("/file")
     def file(run: Annotated[list[str], Query()], form: FileFormat = FileFormat.JSON) -> Response:
         """The runs as a download."""
-        disposition = f'attachment; filename="{file_name(run, form)}"'
-        return Response(run_file(store, run, form), media_type=_TYPES[form], headers={"Content-Disposition": disposition})
+        return download(run_file(store, run, form), _TYPES[form], file_name(run, form))
 
     @routes.get("/{run_id}/copy")
     def copy(request: Request, run_id: str, url: str = "") -> Response:
         """What can be copied from a run: command, python, vllm → {text, notes}."""
         found = snippets(store.get_run(run_id, with_steps=False), url or str(request.base_url))
         language = request_language(request.headers)
-        return _json({name: snippet_json(snippet, language) for name, snippet in found.items()})
+        return json_answer({name: snippet_json(snippet, language) for name, snippet in found.items()})
 
     @routes.post("/tag")
     def tag(values: Values) -> Response:
         library.tag(_texts(values, "runs"), _texts(values, "add"), _texts(values, "remove"))
-        return _json({})
+        return json_answer({})
 
     @routes.post("/notes")
     def notes(values: Values) -> Response:
         library.annotate(str(values.get("run", "")), str(values.get("notes", "")))
-        return _json({})
+        return json_answer({})
 
     @routes.post("/delete")
     def delete(values: Values) -> Response:
-        return _json({"deleted": library.discard(_texts(values, "runs"))})
+        return json_answer({"deleted": library.discard(_texts(values, "runs"))})
 
     @routes.post("/restore")
     def restore(values: Values) -> Response:
-        return _json({"restored": library.restore(_texts(values, "runs"))})
+        return json_answer({"restored": library.restore(_texts(values, "runs"))})
 
     @routes.post("/import")
     async def take_in(request: Request) -> Response:
         """Takes in a file of runs, which is the body."""
-        if not request.headers.get("content-type", "").startswith("application/json"):
+        if not is_json(request):
             raise InvalidRequestError("content-type", request.headers.get("content-type"), "application/json")
         data = bytearray()
         async for chunk in request.stream():
             data += chunk
             if len(data) > MAX_IMPORT_BYTES:
                 raise InvalidRequestError("file", "larger", f"a file of at most {MAX_IMPORT_BYTES >> 20} MiB")
-        return _json(await run_in_threadpool(import_json, store, bytes(data)))
+        return json_answer(await run_in_threadpool(import_json, store, bytes(data)))
 
     app.include_router(routes)
 
@@ -148,7 +147,3 @@ def _texts(values: dict[str, Any], name: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise InvalidRequestError(name, found, "a list of texts")
     return found
-
-
-def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json", headers={"Cache-Control": "no-store"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-SHARED_SCRIPTS = ("boot.js", "core.js", "header.js")
+SHARED_SCRIPTS = ("boot.js", "core.js", "names.js", "header.js")
 SHARED_STYLES = ("page.css",)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 import orjson
 
+from app.pages.answers import PLAIN
 from app.prompt_files import builtin_prompts, parse_prompts
 from app.sweep_desk import SweepDesk
 from app.sweep_options import parse_drafters
@@ -102,4 +103,4 @@ class SweepEndpoint:
             "finding": finding(found["cells"]),
             "crossover": crossover_document(found["cells"]),
         }
-        return dict(orjson.loads(orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)))
+        return dict(orjson.loads(orjson.dumps(document, option=PLAIN)))

@@ -83,12 +83,14 @@
       try {
         const { live, version, document } = await D.ask(`sweeps/${encodeURIComponent(run)}?after=${this.version}`);
         if (run !== this.run) return; // another one was opened meanwhile
-        this.lost = false;
         this.version = version;
         const before = this.document?.status;
         if (document) this.document = document;
         this.showState(live);
-        if (document) this.draw();
+        if (document) {
+          this.whatIf.take(document.cost_model ?? this.offered.cost_model, document.cells, run);
+          this.draw();
+        }
         if (before && before !== this.document.status) this.refreshList();
       } catch (error) {
         this.live.hidden = false;
@@ -114,7 +116,7 @@
       D.write(this.state, this.stateText(live, running));
       this.live.dataset.state = running ? (live?.state ?? "elsewhere") : status;
       const link = (kind) => el("a", { href: `sweeps/${encodeURIComponent(this.run)}/export.${kind}`, download: "", text: kind.toUpperCase(), "aria-label": t("batch.export", { kind: kind.toUpperCase() }) });
-      if (!this.exports.childElementCount || this.exports.dataset.run !== this.run) this.exports.replaceChildren(link("json"), link("csv"));
+      if (this.exports.dataset.run !== this.run) this.exports.replaceChildren(link("json"), link("csv"));
       this.exports.dataset.run = this.run;
     }
 
@@ -150,7 +152,6 @@
       const some = document.cells.length > 0;
       this.empty.hidden = some;
       this.results.hidden = !some;
-      this.whatIf.take(document.cost_model ?? this.offered.cost_model, document.cells);
       if (!some) return;
       D.write(this.finding, D.findingText(document));
       const { model, dtype, device, threads, cpu_model } = document.origin;
@@ -162,7 +163,7 @@
 
     /** Which batch size the charts of one batch show. */
     drawSizes() {
-      const sizes = [...new Set(this.document.cells.map((cell) => cell.batch_size))].sort((a, b) => a - b);
+      const sizes = D.distinct(this.document.cells.map((cell) => cell.batch_size));
       const button = (size) => el("button", { type: "button", "aria-pressed": String(size === this.charts.batch), text: String(size), onclick: () => {
         this.charts.chosenBatch = size;
         this.draw();
@@ -183,7 +184,7 @@
       over.addEventListener("change", () => this.lay(run_id, over));
       const link = el("a", { href: `?run=${encodeURIComponent(run_id)}` }, el("b", { text: title }), el("small", { text: [D.day(at), model, D.tOr(`status.${status}`, status)].filter(Boolean).join(" · ") }));
       link.addEventListener("click", (event) => {
-        if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+        if (!D.isPlain(event)) return;
         event.preventDefault();
         this.open(run_id);
       });

@@ -21,6 +21,8 @@
     return defs;
   };
 
+  const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
+
   /**
    * Bars: groups [{name, bars: [{name, drafter, parts: [values], lines}]}] of parts [{name, ink}]. With `colours`, name → {ink, hatch},
    * every bar has its own `ink` and `hatch`.
@@ -38,7 +40,7 @@
       this.clear();
       this.svg.append(hatches());
       const { left, right, top, bottom } = this.box;
-      const most = Math.max(...bars.map((bar) => D.sum(bar.parts)), reference?.value ?? 0);
+      const most = Math.max(...bars.map((bar) => sum(bar.parts)), reference?.value ?? 0);
       const y = D.scale(0, most * 1.08 || 1, bottom, top);
       this.axes(D.scale(0, 1, left, right), y, [], D.ticks(0, y.high));
       const width = (right - left) / groups.length;
@@ -52,7 +54,7 @@
       const swatch = (ink, hatch) => [ink, HATCHES[hatch % 4]].filter(Boolean).map((fill) => svg("rect", { x: 8, y: 1, width: 18, height: 12, fill }));
       if (colours) for (const [name, { ink, hatch }] of colours) this.entry(swatch(ink, hatch), name);
       else parts.forEach((part, i) => this.entry(swatch(part.ink, i), part.name));
-      for (const drafter of new Set(bars.map((bar) => bar.drafter).filter(Boolean))) this.entry([D.marker(D.shapeOf(drafter), 17, 7, 4, { fill: "none", stroke: D.inkOf(drafter), "stroke-width": 1.6 })], D.tOr(`drafter.${drafter}.label`, drafter));
+      for (const drafter of new Set(bars.map((bar) => bar.drafter).filter(Boolean))) this.entry([D.marker(D.shapeOf(drafter), 17, 7, 4, { fill: "none", stroke: D.inkOf(drafter), "stroke-width": 1.6 })], D.drafterName(drafter));
     }
 
     bar(bar, place, thick, y, unit, group, colours) {
@@ -77,8 +79,6 @@
     }
   }
 
-  D.sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
-
   /** A heat map: values [row][column] with the text of each cell; colours go from nothing to the accent. */
   class HeatMap extends D.Chart {
     draw(columns, rows, cells) {
@@ -99,10 +99,7 @@
         });
       });
       columns.forEach((column, j) => this.grid.append(svg("text", { x: left + (j + 0.5) * width, y: bottom + 18, "text-anchor": "middle" }, column)));
-      this.grid.append(
-        svg("text", { x: (left + right) / 2, y: this.height - 8, "text-anchor": "middle", class: "ch-title" }, this.xTitle),
-        svg("text", { x: 14, y: (top + bottom) / 2, "text-anchor": "middle", class: "ch-title", transform: `rotate(-90 14 ${(top + bottom) / 2})` }, this.yTitle),
-      );
+      this.axisTitles();
     }
 
     rows() {

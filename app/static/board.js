@@ -45,8 +45,7 @@
       this.panel = new D.Panel();
       this.recent = new D.RecentRuns(server, open);
       this.status = el("p", { class: "db-status", role: "status", "aria-live": "polite" });
-      this.link = el("button", { type: "button", class: "db-link", hidden: true, text: t("run.link"), title: t("run.link.title") });
-      this.link.addEventListener("click", () => this.copyLink());
+      this.link = D.copyLink(() => this.run.id);
       this.replay = el("a", { class: "db-link", hidden: true, text: t("nav.replay"), title: t("run.replay.title") });
       this.meter = el("div", { class: "db-meter", hidden: true }, el("span"));
       this.unsaved = el("p", { class: "db-unsaved", role: "alert", hidden: true });
@@ -301,18 +300,6 @@
       const url = new URL(location.href);
       url.searchParams.set("run", this.run.id);
       history.replaceState(null, "", url);
-    }
-
-    async copyLink() {
-      const url = new URL(location.pathname, location.origin);
-      url.searchParams.set("run", this.run.id);
-      try {
-        await navigator.clipboard.writeText(url.href);
-        this.link.textContent = t("run.copied");
-      } catch {
-        this.link.textContent = url.href;
-      }
-      setTimeout(() => (this.link.textContent = t("run.link")), 1800);
     }
 
     /** Asks for the events that are missing: after a gap, and while another page or an earlier load of this one runs it. */

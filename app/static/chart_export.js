@@ -6,7 +6,7 @@
   const SCALE = 2;
   const STYLED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "fill-opacity", "opacity", "font-size", "font-weight", "font-family", "text-anchor"];
 
-  D.saveFile = (name, content, type) => {
+  const saveFile = (name, content, type) => {
     const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
     const link = el("a", { href: url, download: name });
     document.body.append(link);
@@ -15,7 +15,7 @@
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   };
 
-  D.csv = (rows) => {
+  const csv = (rows) => {
     const cell = (value) => {
       const text = value === null || value === undefined ? "" : String(value);
       return /[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
@@ -23,15 +23,21 @@
     return `${rows.map((row) => row.map(cell).join(",")).join("\n")}\n`;
   };
 
-  /** The chart as a document of its own: title, legend and the styles that the page gives it. */
-  const picture = (chart) => {
-    const copy = chart.svg.cloneNode(true);
-    const from = chart.svg.querySelectorAll("*");
+  /** A copy of a picture that keeps the styles which the page gives it. */
+  const styled = (original) => {
+    const copy = original.cloneNode(true);
+    const from = original.querySelectorAll("*");
     copy.querySelectorAll("*").forEach((node, i) => {
       const style = getComputedStyle(from[i]);
       node.setAttribute("style", STYLED.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
-      node.removeAttribute("tabindex");
     });
+    return copy;
+  };
+
+  /** The chart as a document of its own: title, legend and the styles that the page gives it. */
+  const picture = (chart) => {
+    const copy = styled(chart.svg);
+    for (const mark of copy.querySelectorAll("[tabindex]")) mark.removeAttribute("tabindex");
     const ink = getComputedStyle(chart.node).color;
     const font = getComputedStyle(chart.node).fontFamily;
     const entries = [...chart.legend.querySelectorAll("li")];
@@ -42,11 +48,7 @@
     write(chart.title, 14, 22, 15, 700);
     entries.forEach((entry, i) => {
       const [x, y] = [14 + (i % 3) * 205, 44 + 18 * Math.floor(i / 3)];
-      const sign = entry.querySelector("svg").cloneNode(true);
-      sign.querySelectorAll("*").forEach((node, j) => {
-        const style = getComputedStyle(entry.querySelectorAll("svg *")[j]);
-        node.setAttribute("style", STYLED.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
-      });
+      const sign = styled(entry.querySelector("svg"));
       sign.setAttribute("x", x);
       sign.setAttribute("y", y - 11);
       whole.append(sign);
@@ -66,7 +68,7 @@
     const canvas = el("canvas", { width: image.width * SCALE, height: image.height * SCALE });
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     URL.revokeObjectURL(image.src);
-    canvas.toBlob((blob) => D.saveFile(name, blob, "image/png"), "image/png");
+    canvas.toBlob((blob) => saveFile(name, blob, "image/png"), "image/png");
   };
 
   /** The buttons in the corner of a chart. */
@@ -77,8 +79,8 @@
       "div",
       { class: "ch-tools" },
       button("PNG", () => savePng(chart, name("PNG"))),
-      button("SVG", () => D.saveFile(name("SVG"), picture(chart), "image/svg+xml")),
-      button("CSV", () => D.saveFile(name("CSV"), D.csv(chart.rows()), "text/csv")),
+      button("SVG", () => saveFile(name("SVG"), picture(chart), "image/svg+xml")),
+      button("CSV", () => saveFile(name("CSV"), csv(chart.rows()), "text/csv")),
     );
   };
 })();

@@ -6,8 +6,6 @@
   const LOST_MS = 1500; // before the events are asked for again
   const RECORDED = "recorded-comparison";
 
-  const post = async (address, values) => (await fetch(address, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(values) })).json();
-
   class Compare {
     constructor(root) {
       this.run = null;
@@ -16,10 +14,9 @@
       this.lanes = new D.CompareLanes();
       this.result = new D.CompareResult();
       this.status = el("p", { class: "db-status", role: "status", "aria-live": "polite" });
-      this.badge = el("span", { class: "db-badge recorded", hidden: true, text: t("replay.recorded"), title: t("replay.recorded.title") });
+      this.badge = D.recordedBadge({ hidden: true });
       this.replay = el("a", { class: "db-link", hidden: true, text: t("nav.replay") });
-      this.link = el("button", { type: "button", class: "db-link", hidden: true, text: t("run.link"), title: t("run.link.title") });
-      this.link.addEventListener("click", () => this.copyLink());
+      this.link = D.copyLink(() => this.run.id);
       const top = el("div", { class: "db-replay-card db-compare-top" }, this.badge, this.status, this.replay, this.link);
       root.replaceChildren(this.form.node, el("div", { class: "db-compare-output" }, top, this.result.node, this.lanes.node));
       this.say("compare.idle");
@@ -27,7 +24,7 @@
 
     /** The run of the address: running or stored; without one the recorded comparison. */
     async load() {
-      const offer = await D.getJson("board/compare");
+      const offer = await D.answer("board/compare");
       if (offer.error) {
         this.form.say(offer.error);
         return;
@@ -47,7 +44,7 @@
     async start(values) {
       this.form.busy(true);
       this.say("compare.starting");
-      const answer = await post("board/compare", values).catch(() => ({ error: t("app.unreachable") }));
+      const answer = await D.answer("board/compare", values);
       if (answer.error) {
         this.form.busy(false);
         this.form.say(answer.error);
@@ -61,7 +58,7 @@
     async stop() {
       if (!this.run) return;
       this.say("compare.stopping");
-      await post(`board/compare/${encodeURIComponent(this.run.id)}/stop`, {}).catch(() => null);
+      await D.answer(`board/compare/${encodeURIComponent(this.run.id)}/stop`, {});
     }
 
     /** Listens to a comparison of this server process; false when it is none. */
@@ -151,7 +148,7 @@
     /** A stored comparison; one that was just measured is played back at once. */
     async open(id, play = false) {
       const opening = (this.opening = {});
-      const trace = await D.getJson(`board/trace/${encodeURIComponent(id)}`);
+      const trace = await D.answer(`board/trace/${encodeURIComponent(id)}`);
       if (this.opening !== opening) return; // another was started or opened meanwhile
       this.form.busy(false);
       if (trace.error || !trace.params?.labels) {
@@ -179,18 +176,6 @@
           if (play) this.lanes.play();
         }
       }
-    }
-
-    async copyLink() {
-      const url = new URL(location.pathname, location.origin);
-      url.searchParams.set("run", this.run.id);
-      try {
-        await navigator.clipboard.writeText(url.href);
-        this.link.textContent = t("run.copied");
-      } catch {
-        this.link.textContent = url.href;
-      }
-      setTimeout(() => (this.link.textContent = t("run.link")), 1800);
     }
   }
 

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, t, tOr } = D;
+  const { el, t } = D;
   const NUMBERS = [
     ["temperature", 0, 0, 10, 0.1],
     ["max_tokens", 128, 1, null, 1],
@@ -29,6 +29,9 @@
     const set = (value) => node.querySelectorAll("input").forEach((input) => (input.checked = input.value === value));
     return { node, set, inputs: node.querySelectorAll("input") };
   };
+
+  /** The number of a lane in its colour. */
+  D.laneSign = (place) => el("i", { class: "db-lane-sign", "aria-hidden": "true", text: String(place + 1) });
 
   const field = (label, input, hint) => el("label", { class: "db-field" }, el("span", { class: "db-field-label", text: label }), input, hint ? el("small", { text: hint }) : null);
 
@@ -107,9 +110,9 @@
     take(offer) {
       this.offer = offer;
       this.perTask.max = offer.max_per_task;
-      this.task.replaceChildren(...Object.keys(offer.presets).map((task) => el("option", { value: task, text: tOr(`task.${task}`, task) })));
+      this.task.replaceChildren(...Object.keys(offer.presets).map((task) => el("option", { value: task, text: D.taskName(task) })));
       this.tasks.replaceChildren(
-        ...Object.keys(offer.presets).map((task, place) => el("label", { class: "db-check" }, el("input", { type: "checkbox", value: task, checked: place < 2 }), el("span", { text: tOr(`task.${task}`, task) }))),
+        ...Object.keys(offer.presets).map((task, place) => el("label", { class: "db-check" }, el("input", { type: "checkbox", value: task, checked: place < 2 }), el("span", { text: D.taskName(task) }))),
       );
       this.fillPresets();
     }
@@ -157,7 +160,7 @@
       const name = t("compare.lane", { n: place + 1 });
       const drafter = el("select", { "aria-label": `${name}: ${t("drafter.title")}` });
       for (const one of this.drafters) {
-        const text = tOr(`drafter.${one.name}.label`, one.label);
+        const text = D.drafterName(one.name, one.label);
         drafter.append(el("option", { value: one.name, text, disabled: !one.available, title: one.available ? null : t("drafter.unavailable", { reason: one.reason }) }));
       }
       drafter.value = lane.drafter;
@@ -182,7 +185,7 @@
       return el(
         "li",
         { class: `lane-${place + 1}` },
-        el("i", { class: "db-lane-sign", "aria-hidden": "true", text: String(place + 1) }),
+        D.laneSign(place),
         drafter,
         el("span", { class: "db-lane-gamma", "aria-hidden": "true", text: "γ" }),
         gamma,
@@ -194,21 +197,7 @@
 
     /** The drafter's settings; `changed()` hears of every change. */
     options(lane, options, changed) {
-      const rows = options.map((option) => {
-        const value = lane.options[option.name] ?? option.default;
-        const input = option.choices.length
-          ? el("select", {}, ...option.choices.map((choice) => el("option", { value: choice, text: tOr(`choice.${choice}`, choice) })))
-          : el("input", { type: "number", min: option.low, max: option.high, step: option.whole ? 1 : "any" });
-        input.value = value;
-        input.dataset.option = option.name;
-        input.addEventListener("input", () => {
-          const typed = option.choices.length ? input.value : input.valueAsNumber;
-          if (Number.isNaN(typed) || typed === option.default) delete lane.options[option.name];
-          else lane.options[option.name] = typed;
-          changed();
-        });
-        return el("label", {}, el("span", { text: tOr(`option.${option.name}`, option.label) }), input);
-      });
+      const rows = options.map((option) => D.optionField(option, lane.options, changed));
       return el("details", { class: "db-lane-options", open: Object.keys(lane.options).length > 0 }, el("summary", { text: t("compare.options") }), ...rows);
     }
 

@@ -2,16 +2,13 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, t, tOr } = D;
-  const SPEEDS = [0.25, 0.5, 1, 2, 4, 8];
+  const { el, t } = D;
   const SCRUB_MS = 10; // what one move of the scrubber is worth
 
   /** A lane for people, by its drafter, draft length and settings. */
   D.laneTitle = ({ drafter, gamma, options }) => {
-    const name = tOr(`drafter.${drafter}.label`, drafter);
-    if (drafter === "null") return name;
-    const settings = Object.entries(options ?? {}).map(([key, value]) => `${tOr(`option.${key}`, key)} ${value}`);
-    return [`${name} γ ${gamma}`, ...settings].join(", ");
+    const name = D.drafterName(drafter);
+    return drafter === "null" ? name : [`${name} γ ${gamma}`, ...D.settingNames(options)].join(", ");
   };
 
   class LaneView {
@@ -25,7 +22,7 @@
       this.node = el(
         "section",
         { class: `db-lane lane-${place + 1}`, "data-lane": place },
-        el("h3", {}, el("i", { class: "db-lane-sign", "aria-hidden": "true", text: String(place + 1) }), el("span", { text: this.title }), this.medal),
+        el("h3", {}, D.laneSign(place), el("span", { text: this.title }), this.medal),
         this.state,
         this.text.node,
       );
@@ -77,7 +74,6 @@
       );
       this.controls = new D.PlayControls({
         playback: this.playback,
-        speeds: SPEEDS.map((value) => [String(value), `${value}×`]),
         speed: "1",
         step: (direction) => this.step(direction),
         scrub: (value) => this.playback.seek(value * SCRUB_MS),
@@ -95,7 +91,6 @@
     show(lanes, way) {
       this.playback.pause();
       this.ids = null;
-      this.way = way;
       this.lanes = lanes.map((lane, place) => new LaneView(place, lane, (chip, step, i, covered) => this.decorate(place, chip, step, i, covered)));
       this.grid.replaceChildren(...this.lanes.map((lane) => lane.node));
       this.grid.style.setProperty("--lanes", lanes.length);
@@ -112,8 +107,7 @@
     add(place, events) {
       const lane = this.lane(place);
       for (const event of events) lane.add(D.readReplayStep(event));
-      const drawn = () => lane.text.show(lane.steps.length) || requestAnimationFrame(drawn);
-      drawn();
+      lane.text.show(lane.steps.length);
       lane.say("compare.state.measuring", { n: lane.tokens.length });
     }
 
@@ -123,7 +117,6 @@
         lane.reset();
         for (const event of traces[place]?.steps ?? []) lane.add(D.readReplayStep(event));
         const rank = summary.ranking.indexOf(place);
-        lane.rank = rank < 0 ? null : rank + 1;
         lane.medal.hidden = rank < 0;
         D.write(lane.medal, rank < 0 ? "" : t("compare.rank", { n: rank + 1 }));
         lane.figures = summary.lanes[place];
@@ -132,7 +125,7 @@
       this.reference = reference;
       this.ids = this.lanes[reference].tokens.map((token) => token.id);
       for (const lane of this.lanes) lane.text.reset(lane.steps);
-      this.moments = [...new Set(this.lanes.flatMap((lane) => lane.steps.map((step) => step.at)))].sort((a, b) => a - b);
+      this.moments = D.distinct(this.lanes.flatMap((lane) => lane.steps.map((step) => step.at)));
       this.playback.length = Math.max(0, ...this.lanes.map((lane) => lane.end));
       this.controls.node.hidden = !this.playback.length;
       this.playback.seek(this.playback.length);
@@ -140,7 +133,7 @@
 
     /** From the beginning, unless the person wants no movement. */
     play() {
-      if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+      if (D.wantsNoMovement()) return;
       this.playback.seek(0);
       this.playback.play();
     }
@@ -180,17 +173,15 @@
     }
 
     draw(position) {
-      let settled = true;
       for (const lane of this.lanes) {
         const count = lane.stepsAt(position + 1e-6);
-        settled = lane.text.show(count) && settled;
+        lane.text.show(count);
         const last = lane.steps[count - 1];
         const n = last ? last.first + last.emitted.length : 0;
         const over = count === lane.steps.length && count > 0;
         if (over) lane.say("compare.state.done", { n, time: D.num(lane.end / 1000, 2), tps: D.num(lane.figures?.tokens_per_s, 1) });
         else lane.say("compare.state.playing", { n });
       }
-      if (!settled && !this.playback.playing) requestAnimationFrame(() => this.draw(this.playback.position));
       const seconds = t("compare.seconds", { at: D.num(position / 1000, 2), all: D.num(this.playback.length / 1000, 2) });
       this.controls.show(Math.round(position / SCRUB_MS), Math.round(this.playback.length / SCRUB_MS), seconds);
     }

@@ -2,8 +2,7 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, t, tOr } = D;
-  const SAME_SPEED = 0.02; // below 2 % nobody should speak of faster or slower
+  const { el, t } = D;
 
   const bytes = (value) => (D.known(value) ? `${D.num(value / 2 ** 20, 1)} MiB` : "–");
   const COLUMNS = [
@@ -45,7 +44,7 @@
         return second ? t("compare.best.bare", { ...values, ratio: D.num(best.tokens_per_s / second.tokens_per_s, 2), second: D.laneTitle(second) }) : t("compare.best.only", values);
       }
       if (ranking[0] === baseline) return t("compare.best.plain", values);
-      if (best.speedup < 1 + SAME_SPEED) return t("compare.best.same", values);
+      if (best.speedup < 1 + D.SAME_SPEED) return t("compare.best.same", values);
       return t("compare.best.faster", values);
     }
 
@@ -83,7 +82,7 @@
         const lane = lanes[place];
         const speed = D.known(lane.speedup) ? ` · ${D.num(lane.speedup, 2)}×` : "";
         const cells = COLUMNS.map((column) => this.cell(column, lane, most[column.key], column.key === "tokens_per_s" ? speed : ""));
-        const name = el("th", { scope: "row" }, el("i", { class: "db-lane-sign", "aria-hidden": "true", text: String(place + 1) }), el("span", { text: `${rank + 1}. ${D.laneTitle(lane)}` }));
+        const name = el("th", { scope: "row" }, D.laneSign(place), el("span", { text: `${rank + 1}. ${D.laneTitle(lane)}` }));
         return el("tr", { class: `lane-${place + 1}`, "data-lane": place }, name, ...cells);
       });
       return el("table", { class: "db-compare-table" }, el("caption", { text: t("compare.figures") }), el("thead", {}, head), el("tbody", {}, ...rows));
@@ -111,7 +110,7 @@
 
     /** Drafters × tasks: tokens/s with the 95 % interval over prompts; the best of a task is marked. */
     taskTable({ lanes, tasks }) {
-      const head = el("tr", {}, el("th", { scope: "col", text: t("compare.column.task") }), ...lanes.map((lane, place) => el("th", { scope: "col", class: `lane-${place + 1}` }, el("i", { class: "db-lane-sign", "aria-hidden": "true", text: String(place + 1) }), el("span", { text: D.laneTitle(lane) }))));
+      const head = el("tr", {}, el("th", { scope: "col", text: t("compare.column.task") }), ...lanes.map((lane, place) => el("th", { scope: "col", class: `lane-${place + 1}` }, D.laneSign(place), el("span", { text: D.laneTitle(lane) }))));
       const rows = tasks.map((task) => {
         const cells = lanes.map((lane, place) => {
           const cell = task.cells[place];
@@ -121,7 +120,7 @@
           const mark = won ? t(task.clear ? "compare.winner" : "compare.winner.near") : null;
           return el("td", { class: won ? "won" : "" }, el("b", { text: D.num(cell.tokens_per_s, 1) }), el("small", { text: range }), mark ? el("span", { class: "db-won", text: mark }) : null);
         });
-        const name = t("compare.task", { task: tOr(`task.${task.task}`, task.task), n: task.prompts });
+        const name = t("compare.task", { task: D.taskName(task.task), n: task.prompts });
         return el("tr", { "data-task": task.task }, el("th", { scope: "row", text: name }), ...cells);
       });
       return el("table", { class: "db-compare-table tasks" }, el("caption", { text: t("compare.tasks.title") }), el("thead", {}, head), el("tbody", {}, ...rows));

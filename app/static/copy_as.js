@@ -4,34 +4,6 @@
   const D = window.Draftboard;
   const { el, t } = D;
   const FORMS = ["command", "python", "vllm"];
-  const SHOWN_MS = 1500;
-
-  /** Copies a text; where the clipboard is not to be had (an address without https), a selection and the old command stand in. */
-  D.copyText = async (text, within = document.body) => {
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      const area = el("textarea", { "aria-hidden": "true", tabindex: "-1", class: "db-copy-aside" });
-      area.value = text;
-      within.append(area);
-      area.select();
-      document.execCommand("copy");
-      area.remove();
-    }
-  };
-
-  /** A button that copies what `read` gives, and says so for a moment. */
-  D.copyButton = (label, read) => {
-    const button = el("button", { type: "button", class: "db-button", text: label });
-    let timer = null;
-    button.addEventListener("click", async () => {
-      await D.copyText(await read(), button.parentNode);
-      button.textContent = t("run.copied");
-      clearTimeout(timer);
-      timer = setTimeout(() => (button.textContent = label), SHOWN_MS);
-    });
-    return button;
-  };
 
   /** Three forms of one run; what they hold is asked for when the first is opened. */
   D.CopyAs = class {
@@ -69,21 +41,17 @@
       this.found = null;
       this.draw();
       const base = new URL(".", location.href).href;
-      try {
-        const answer = await fetch(`runs/${encodeURIComponent(id)}/copy?url=${encodeURIComponent(base)}`);
-        const found = await answer.json();
-        if (this.run === id) this.found = answer.ok ? found : { failed: found.error };
-      } catch {
-        this.found = { failed: t("library.unreachable") };
-      }
+      const found = await D.answer(`runs/${encodeURIComponent(id)}/copy?url=${encodeURIComponent(base)}`);
+      if (this.run !== id) return; // another one was opened meanwhile
+      this.found = found;
       this.draw();
     }
 
     draw() {
       for (const tab of this.tabs) tab.setAttribute("aria-pressed", String(tab.dataset.form === this.form));
-      const { text = "", notes = [] } = this.found?.[this.form] ?? { text: this.found?.failed ?? "" };
+      const { text = "", notes = [] } = this.found?.[this.form] ?? { text: this.found?.error ?? "" };
       this.text.textContent = text;
-      this.button.disabled = !this.found || Boolean(this.found.failed);
+      this.button.disabled = !this.found || Boolean(this.found.error);
       this.notes.replaceChildren(...notes.map((note) => el("li", { text: note })));
       this.notes.hidden = !notes.length;
     }

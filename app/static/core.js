@@ -1,7 +1,8 @@
-/* Shared by all parts of the page: texts, elements, numbers and the one popover. Token text goes in by textContent only. */
+/* Shared by all parts of the page: texts, elements, questions to the server, copying, numbers and the one popover. Token text goes in by textContent only. */
 (() => {
   "use strict";
   const D = (window.Draftboard = window.Draftboard || { lang: "en", texts: {} });
+  const COPIED_MS = 1800;
 
   /** The text of a key in the page's language, with {name} filled in from values. */
   D.t = (key, values = {}) => {
@@ -51,14 +52,58 @@
     }
   };
 
-  /** What a GET of JSON answers; {error: sentence} when the server cannot be reached. */
-  D.getJson = async (address) => {
+  /** Asks the server, with a POST when there is a body: a value, or a file as it is. A refusal is thrown as an Error with its sentence. */
+  D.ask = async (address, body) => {
+    const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: body instanceof Blob ? body : JSON.stringify(body) };
+    const answer = await fetch(address, body === undefined ? {} : post).catch(() => null);
+    const value = await answer?.json().catch(() => null);
+    if (!answer?.ok || !value || value.error) throw new Error(value?.error ?? D.t("app.unreachable"));
+    return value;
+  };
+
+  /** The same for those who show a refusal in the place of the answer: {error: sentence}. */
+  D.answer = (address, body) => D.ask(address, body).catch((error) => ({ error: error.message }));
+
+  /** Copies a text; where the clipboard is not to be had (an address without https), a selection and the old command stand in. */
+  const copyText = async (text, within) => {
     try {
-      return await (await fetch(address)).json();
+      await navigator.clipboard.writeText(text);
     } catch {
-      return { error: D.t("app.unreachable") };
+      const area = D.el("textarea", { "aria-hidden": "true", tabindex: "-1", class: "db-copy-aside" });
+      area.value = text;
+      within.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
     }
   };
+
+  /** A button that copies what `read` gives, and says so for a moment. */
+  D.copyButton = (label, read, attributes = { class: "db-button" }) => {
+    const button = D.el("button", { type: "button", text: label, ...attributes });
+    let timer = null;
+    button.addEventListener("click", async () => {
+      await copyText(read(), button.parentNode);
+      button.textContent = D.t("run.copied");
+      clearTimeout(timer);
+      timer = setTimeout(() => (button.textContent = label), COPIED_MS);
+    });
+    return button;
+  };
+
+  /** A button that copies the address which opens a run on this page. */
+  D.copyLink = (runId) => {
+    const read = () => new URL(`?${new URLSearchParams({ run: runId() })}`, location.origin + location.pathname).href;
+    return D.copyButton(D.t("run.link"), read, { class: "db-link", hidden: true, title: D.t("run.link.title") });
+  };
+
+  /** Says of a run that it was recorded elsewhere and comes with the program. */
+  D.recordedBadge = (attributes = {}) => D.el("span", { class: "db-badge recorded", text: D.t("replay.recorded"), title: D.t("replay.recorded.title"), ...attributes });
+
+  /** Whether a click on a link asks for nothing but to follow it here: not in another tab or window. */
+  D.isPlain = (click) => !(click.metaKey || click.ctrlKey || click.shiftKey || click.button);
+
+  D.wantsNoMovement = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
   const SVG = "http://www.w3.org/2000/svg";
   D.svg = (tag, attributes = {}, text) => {
@@ -67,6 +112,9 @@
     if (text !== undefined) node.textContent = text;
     return node;
   };
+
+  /** Every number once, the smallest first. */
+  D.distinct = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
 
   const DASH = "–";
   const known = (value) => value !== null && value !== undefined && Number.isFinite(value);

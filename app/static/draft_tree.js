@@ -9,8 +9,6 @@
   const ROOT_X = 14;
   const LONGEST = 12; // characters of a token that fit its box
 
-  const isTree = (step) => step.drafts.some((draft, i) => draft.parent !== i - 1);
-
   /** Places of the nodes: leaves in rows from top to bottom, a parent in the middle of its children. */
   const layOut = (drafts) => {
     const children = new Map([[-1, []]]);
@@ -53,7 +51,7 @@
     /** Takes new steps; `draw` shows the last tree unless a step is pointed at. */
     addAll(steps) {
       for (const step of steps) {
-        if (!isTree(step)) continue;
+        if (!step.tree) continue;
         this.trees.set(step.index, step);
         this.latest = step;
       }
@@ -75,8 +73,7 @@
       this.shown = step;
       this.node.hidden = false;
       const { places, rows, depth } = layOut(step.drafts);
-      const accepted = step.drafts.filter((draft) => draft.fate === "A").length;
-      const words = { step: step.index, nodes: step.drafts.length, depth, accepted };
+      const words = { step: step.index, nodes: step.drafts.length, depth, accepted: step.accepted };
       this.caption.textContent = t("tree.caption", words);
       this.picture.setAttribute("aria-label", t("tree.aria", words));
       const width = ROOT_X + 20 + depth * COLUMN;

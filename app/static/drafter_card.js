@@ -6,8 +6,6 @@
   const ALL = "all";
   const UNITS = ["B", "KB", "MB", "GB", "TB"];
 
-  D.drafterName = (card) => tOr(`drafter.${card.name}.label`, card.label);
-
   /** Bytes in powers of 1000, as model cards give them. */
   const bytes = (value) => {
     const power = value >= 1000 ? Math.min(UNITS.length - 1, Math.floor(Math.log10(value) / 3)) : 0;
@@ -20,7 +18,7 @@
     return value >= 1e6 ? t("drafters.million", { n: num(value / 1e6, 1) }) : num(value, 0);
   };
 
-  const taskName = (task) => (task === ALL ? t("drafters.all") : tOr(`task.${task}`, task));
+  const taskName = (task) => (task === ALL ? t("drafters.all") : D.taskName(task));
 
   /** A table with a caption; cells are texts or elements, those of the first column head their rows. */
   const table = (caption, heads, rows) => {
@@ -60,8 +58,7 @@
   const storage = (card, engine) => {
     const held = card.storage;
     if (!held) return null;
-    const settings = Object.entries(held.settings).map(([name, value]) => `${tOr(`option.${name}`, name)} ${tOr(`choice.${value}`, value)}`);
-    const used = [`γ ${held.gamma}`, ...settings].join(", ");
+    const used = [`γ ${held.gamma}`, ...D.settingNames(held.settings)].join(", ");
     const temporary = held.draft_tokens
       ? t("drafters.temporary.some", { n: held.draft_tokens, bytes: bytes(held.temporary_bytes), settings: used })
       : t("drafters.none");
@@ -147,10 +144,11 @@
   D.drafterCard = (card, engine) => {
     const missing = card.available ? null : el("p", { class: "db-card-missing", text: t("drafter.unavailable", { reason: card.reason }) });
     const slower = card.slower && el("p", { class: "db-card-slower", text: t("drafters.slower", { machine: card.best.machine || "–", speedup: num(card.best.speedup) }) });
+    const name = D.drafterName(card.name, card.label);
     return el(
       "article",
-      { class: `db-drafter-card${card.available ? "" : " off"}`, id: card.name, tabindex: "-1", "aria-label": D.drafterName(card) },
-      el("header", {}, el("h2", { text: D.drafterName(card) }), el("span", { class: "db-card-badges" }, ...badges(card))),
+      { class: `db-drafter-card${card.available ? "" : " off"}`, id: card.name, tabindex: "-1", "aria-label": name },
+      el("header", {}, el("h2", { text: name }), el("span", { class: "db-card-badges" }, ...badges(card))),
       el("p", { class: "db-card-how", text: tOr(`drafters.how.${card.name}`, card.summary) }),
       missing,
       slower || null,

@@ -22,14 +22,9 @@
     async load() {
       if (D.engine.state !== "ready" || this.loading) return;
       this.loading = true;
-      try {
-        const answer = await fetch("board/drafters");
-        const found = await answer.json();
-        if (found.error) this.state.textContent = found.error;
-        else this.draw(found);
-      } catch {
-        this.state.textContent = t("drafters.unreachable");
-      }
+      const found = await D.answer("board/drafters");
+      if (found.error) this.state.textContent = found.error;
+      else this.draw(found);
       this.loading = false;
     }
 
@@ -49,7 +44,7 @@
     }
 
     link(card) {
-      const name = D.drafterName(card);
+      const name = D.drafterName(card.name, card.label);
       const off = card.available ? null : el("small", { text: t("drafters.off") });
       const link = el("a", { href: `#${card.name}`, class: card.available ? "" : "off" }, name, off);
       link.addEventListener("click", (event) => {

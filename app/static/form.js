@@ -7,7 +7,6 @@
   /** Segmented radios with a badge, one line of explanation and the settings of the chosen drafter only. */
   class DrafterPicker {
     constructor(root, props) {
-      this.root = root;
       this.props = props;
       this.chosen = { drafter: "ngram", options: {} };
       this.choices = el("div", { class: "db-drafters", role: "radiogroup", "aria-label": t("drafter.title") });
@@ -56,7 +55,7 @@
         } else this.choices.querySelectorAll("input").forEach((other) => (other.checked = other.value === this.chosen.drafter));
         this.explain(one);
       });
-      const label = el("label", { class: one.available ? "" : "off" }, input, el("span", { text: tOr(`drafter.${one.name}.label`, one.label) }));
+      const label = el("label", { class: one.available ? "" : "off" }, input, el("span", { text: D.drafterName(one.name, one.label) }));
       if (!one.available) label.title = t("drafter.unavailable", { reason: one.reason });
       return label;
     }
@@ -70,7 +69,7 @@
       const kind = one.lossless && !chosenLossy ? "lossless" : "lossy";
       const badge = el("span", { class: `db-badge ${kind}`, text: t(`drafter.${kind}`), title: t(`drafter.${kind}.title`) });
       const text = one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : t("drafter.unavailable", { reason: one.reason });
-      const title = t("drafters.card.title", { drafter: tOr(`drafter.${one.name}.label`, one.label) });
+      const title = t("drafters.card.title", { drafter: D.drafterName(one.name, one.label) });
       // In another tab: this one keeps what was typed.
       const card = el("a", { class: "db-card-link", href: `drafters#${one.name}`, target: "_blank", rel: "noopener", title, text: t("drafters.card") });
       this.about.replaceChildren(badge, el("span", { text }), " ", card);
@@ -82,25 +81,12 @@
     }
 
     option(option) {
-      const value = this.chosen.options[option.name] ?? option.default;
-      const name = tOr(`option.${option.name}`, option.label);
-      let input;
-      if (option.choices.length) {
-        input = el("select", {}, ...option.choices.map((choice) => el("option", { value: choice, text: tOr(`choice.${choice}`, choice) })));
-        input.value = value;
-      } else {
-        input = el("input", { type: "number", value, min: option.low, max: option.high, step: option.whole ? 1 : "any" });
-      }
-      input.dataset.option = option.name;
-      input.addEventListener("input", () => {
-        const typed = option.choices.length ? input.value : input.valueAsNumber;
-        if (Number.isNaN(typed)) delete this.chosen.options[option.name];
-        else this.chosen.options[option.name] = typed;
+      const range = D.known(option.low) && D.known(option.high) ? el("small", { text: `${option.low}–${option.high}` }) : null;
+      const changed = () => {
         this.explain(this.known.find((known) => known.name === this.chosen.drafter));
         this.write();
-      });
-      const range = D.known(option.low) && D.known(option.high) ? `${option.low}–${option.high}` : "";
-      return el("label", {}, el("span", { text: name }), input, range ? el("small", { text: range }) : null);
+      };
+      return D.optionField(option, this.chosen.options, changed, range);
     }
   }
 

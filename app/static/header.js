@@ -46,7 +46,7 @@
     const link = el("a", { class: "db-sweeping", hidden: true });
     const look = async () => {
       if (!document.hidden) {
-        const [first] = await fetch("sweeps/active", { cache: "no-store" }).then((answer) => answer.json()).catch(() => []);
+        const [first] = await D.ask("sweeps/active").catch(() => []);
         link.hidden = !first;
         if (first) {
           link.href = `batch?run=${encodeURIComponent(first.run_id)}`;

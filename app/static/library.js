@@ -85,32 +85,15 @@
     }
 
     /** Asks the server; a mistake is shown in its own sentence, and null comes back. */
-    async ask(path, init) {
-      try {
-        const answer = await fetch(`runs${path}`, init);
-        const found = await answer.json();
-        if (answer.ok) {
-          this.alarm.hidden = true;
-          return found;
-        }
-        this.say(found.error);
-      } catch {
-        this.say(t("library.unreachable"));
-      }
-      return null;
-    }
-
-    send(path, body) {
-      return this.ask(`/${path}`, { method: "POST", headers: { "Content-Type": "application/json" }, body });
+    async ask(path, body) {
+      const found = await D.answer(`runs${path}`, body);
+      this.alarm.hidden = !found.error;
+      this.alarm.textContent = found.error ?? "";
+      return found.error ? null : found;
     }
 
     change(path, values) {
-      return this.send(path, JSON.stringify(values));
-    }
-
-    say(sentence) {
-      this.alarm.textContent = sentence;
-      this.alarm.hidden = false;
+      return this.ask(`/${path}`, values);
     }
 
     async facets() {
@@ -236,14 +219,15 @@
       toast.hidden = false;
       clearTimeout(this.toastTimer);
       this.toastTimer = setTimeout(() => {
-        if (!toast.matches(":hover, :focus-within")) toast.hidden = true;
+        if (toast.matches(":hover, :focus-within")) this.tell(toast);
+        else toast.hidden = true;
       }, UNDO_MS);
     }
 
     async takeIn(files) {
       const counts = { added: 0, skipped: 0, restored: 0 };
       for (const file of files) {
-        const found = await this.send("import", await file.arrayBuffer());
+        const found = await this.ask("/import", file);
         if (!found) return;
         for (const name of Object.keys(counts)) counts[name] += found[name].length;
       }

@@ -10,7 +10,7 @@
 
   /** How a value of a filter is called. */
   const named = (filter, value) => {
-    if (filter === "drafter") return D.tOr(`drafter.${value}.label`, value);
+    if (filter === "drafter") return D.drafterName(value);
     if (filter === "kind") return D.tOr(`kind.${value}`, value);
     if (filter === "status") return D.tOr(`status.${value}`, value);
     if (filter === "task") return D.tOr(`task.${value}`, value);

@@ -19,9 +19,6 @@
   /** Draft lengths of the requests that drafted. */
   D.draftLengths = (run) => [...new Set(run.drafters.filter(([name]) => name !== "null").map(([, gamma]) => gamma))].join(", ");
 
-  const when = (at) => new Date(at).toLocaleString(D.lang, { dateStyle: "medium", timeStyle: "short", hourCycle: "h23" });
-  D.when = when;
-
   D.RunRow = class {
     /** `on` has open(row, opens), select(row, selected), tag(name). */
     constructor(run, on) {
@@ -45,7 +42,7 @@
         cell("target", el("span", { class: "db-clip", title: `${run.target}\n${run.device}`, text: run.target || "–" })),
         cell("speed", D.figure(run.summary.tokens_per_s, 1, "")),
         cell("speedup", D.figure(run.summary.speedup, 2, "×")),
-        cell("date", el("time", { datetime: run.at, text: when(run.at) })),
+        cell("date", el("time", { datetime: run.at, text: D.when(run.at) })),
         cell("status", el("span", { class: "db-run-status" }, el("span", { "aria-hidden": "true", text: `${BADGE[run.status] ?? ""} ` }), D.filterName("status", run.status))),
         this.toggle,
       );
@@ -62,7 +59,7 @@
       });
       const marks = [];
       if (run.notes) marks.push(el("span", { class: "db-run-mark", title: run.notes, text: `✎ ${t("library.noted")}` }));
-      if (run.imported) marks.push(el("span", { class: "db-run-mark", title: t("library.imported.at", { at: when(run.imported) }), text: `↓ ${t("library.imported")}` }));
+      if (run.imported) marks.push(el("span", { class: "db-run-mark", title: t("library.imported.at", { at: D.when(run.imported) }), text: `↓ ${t("library.imported")}` }));
       this.tags.replaceChildren(...chips, ...marks);
     }
 

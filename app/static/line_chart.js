@@ -54,7 +54,7 @@
       const least = yLog ? Math.min(...ys) : 0;
       const y = yLog ? D.scale(least / 1.3, most * 1.3, bottom, top, yLog) : D.scale(0, most * 1.06 || 1, bottom, top);
       const yTicks = yLog ? logTicks(y.low, y.high) : D.ticks(0, y.high);
-      const between = xTicks ?? (xLog ? [...new Set(xs)].sort((a, b) => a - b) : D.ticks(x.low, x.high));
+      const between = xTicks ?? (xLog ? D.distinct(xs) : D.ticks(x.low, x.high));
       for (const shade of shades) this.shade(shade, x);
       this.axes(x, y, between.filter((tick) => (tick[0] ?? tick) >= x.low && (tick[0] ?? tick) <= x.high), yTicks);
       if (reference) this.reference(y, reference.value, reference.text);

@@ -4,7 +4,6 @@
   const D = window.Draftboard;
   const { el, svg, t, write } = D;
   const PARTS = ["draft", "verify", "other"];
-  const SAME_SPEED = 0.02; // below 2 % nobody should speak of faster or slower
 
   const figure = (key) => {
     const value = el("span", { class: "db-value", text: "–" });
@@ -86,7 +85,7 @@
       if (run.ask.plain === "self") words = t("speed.self");
       else if (ratio !== null) {
         const percent = D.num(100 * Math.abs(ratio - 1), 0);
-        tone = Math.abs(ratio - 1) < SAME_SPEED ? "same" : ratio > 1 ? "faster" : "slower";
+        tone = Math.abs(ratio - 1) < D.SAME_SPEED ? "same" : ratio > 1 ? "faster" : "slower";
         words = t(`speed.${tone}`, { percent, plain: D.num(plain.tps, 1) });
         if (run.ended.main === undefined) words += ` ${t("speed.sofar")}`;
         if (run.batch > 1) words += ` ${t("speed.shared", { n: run.batch })}`;

@@ -4,6 +4,7 @@
   const D = window.Draftboard;
   const { el, svg, t } = D;
   const LONGEST_FRAME_MS = 250; // a tab that was in the background goes on where it was
+  D.SPEEDS = [0.25, 0.5, 1, 2, 4, 8];
   const ICONS = {
     play: "M4 2.5v11l9-5.5z",
     pause: "M3.5 2.5h3v11h-3zM9.5 2.5h3v11h-3z",
@@ -61,10 +62,10 @@
 
   class PlayControls {
     /**
-     * `playback` is the clock; `speeds` are [value, label]; `step(direction)` and `scrub(value)` move it, `chooseSpeed(value)` sets
+     * `playback` is the clock; `more` are [value, label] of speeds beside the usual ones; `step(direction)` and `scrub(value)` move it, `chooseSpeed(value)` sets
      * its pace. The scrubber counts from 0 to `max`.
      */
-    constructor({ playback, speeds, speed, step, scrub, chooseSpeed, label }) {
+    constructor({ playback, more = [], speed, step, scrub, chooseSpeed, label }) {
       Object.assign(this, { playback, step });
       const button = (name, key, act) => {
         const node = el("button", { type: "button", class: `db-play-button ${name}`, "aria-label": t(key), title: t(key) }, icon(name));
@@ -78,6 +79,7 @@
         scrub(this.scrubber.valueAsNumber);
       });
       this.where = el("output", { class: "db-play-where" });
+      const speeds = [...D.SPEEDS.map((value) => [String(value), `${value}×`]), ...more];
       this.speed = el("select", { class: "db-play-speed", "aria-label": t("play.speed") }, ...speeds.map(([value, text]) => el("option", { value, text })));
       this.speed.value = speed;
       this.speed.addEventListener("input", () => chooseSpeed(this.speed.value));

@@ -33,7 +33,7 @@
     row(row) {
       const when = new Date(row.at);
       const page = D.pages.find(({ kinds }) => kinds.includes(row.kind)) ?? D.pages[0];
-      const figures = D.known(row.gamma) ? [D.tOr(`drafter.${row.drafter}.label`, row.drafter), `γ ${row.gamma}`] : [t(page.title)];
+      const figures = D.known(row.gamma) ? [D.drafterName(row.drafter), `γ ${row.gamma}`] : [t(page.title)];
       if (D.known(row.tps)) figures.push(`${D.num(row.tps, 1)} ${t("unit.tps")}`);
       if (D.known(row.speedup)) figures.push(`${D.num(row.speedup, 2)}×`);
       if (row.status !== "done") figures.push(D.tOr(`status.${row.status}`, row.status));
@@ -45,7 +45,7 @@
         el("span", { class: "db-recent-figures", text: figures.join(" · ") }),
       );
       link.addEventListener("click", (event) => {
-        if (event.metaKey || event.ctrlKey || event.shiftKey || event.button || page.path !== D.page) return;
+        if (!D.isPlain(event) || page.path !== D.page) return;
         event.preventDefault();
         this.open(row.id);
       });

@@ -2,15 +2,14 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, t, tOr } = D;
-  const SPEEDS = [0.25, 0.5, 1, 2, 4, 8];
+  const { el, t } = D;
   const TRUE_TIME = "true";
   const RECORDED = "recorded";
   const STAGE_MS = 120; // cards that nobody could read are not built
 
   /** A lane by its drafter and draft length. */
   const laneName = (lane) => {
-    const name = tOr(`drafter.${lane.drafter}.label`, lane.drafter);
+    const name = D.drafterName(lane.drafter);
     return lane.drafter === "null" ? name : `${name} γ ${lane.gamma}`;
   };
 
@@ -29,7 +28,7 @@
     constructor(root) {
       this.root = root;
       this.title = el("p", { class: "db-replay-title" });
-      this.badge = el("span", { class: "db-badge recorded", hidden: true, text: t("replay.recorded"), title: t("replay.recorded.title") });
+      this.badge = D.recordedBadge({ hidden: true });
       this.origin = el("p", { class: "db-hint db-replay-origin" });
       this.prompt = el("pre", { class: "db-replay-prompt" });
       this.lanes = el("div", { class: "db-switch db-replay-lanes", role: "group", "aria-label": t("replay.lanes") });
@@ -44,10 +43,10 @@
         (playing) => this.playing(playing),
       );
       this.speed = D.store.get("replay.speed") ?? "1";
-      if (this.speed !== TRUE_TIME && !SPEEDS.includes(Number(this.speed))) this.speed = "1";
+      if (this.speed !== TRUE_TIME && !D.SPEEDS.includes(Number(this.speed))) this.speed = "1";
       this.controls = new D.PlayControls({
         playback: this.playback,
-        speeds: [...SPEEDS.map((value) => [String(value), `${value}×`]), [TRUE_TIME, t("play.true")]],
+        more: [[TRUE_TIME, t("play.true")]],
         speed: this.speed,
         step: (direction) => this.step(direction),
         scrub: (value) => this.jump(value - 1),
@@ -70,22 +69,21 @@
     /** Loads the run of the address, or the recorded one; plays the latter by itself, as nobody asked for anything yet. */
     async load() {
       const asked = new URLSearchParams(location.search).get("run");
-      const run = await D.getJson(`board/trace/${encodeURIComponent(asked ?? RECORDED)}`);
+      const run = await D.answer(`board/trace/${encodeURIComponent(asked ?? RECORDED)}`);
       if (run.error) {
         this.root.replaceChildren(el("p", { class: "db-alarm", role: "alert", text: run.error }), el("p", {}, el("a", { href: "replay", text: t("replay.instead") })));
         return;
       }
       this.show(run);
-      if (!asked && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.playback.play();
+      if (!asked && !D.wantsNoMovement()) this.playback.play();
     }
 
     show(run) {
       this.run = run;
       this.badge.hidden = !run.recorded;
       D.write(this.title, run.title);
-      const at = new Date(run.at).toLocaleString(D.lang, { dateStyle: "medium", timeStyle: "short" });
       const place = [run.machine, run.device, run.dtype].filter(Boolean).join(" · ");
-      D.write(this.origin, t("replay.origin", { model: run.model || "–", at, place: place || "–" }));
+      D.write(this.origin, t("replay.origin", { model: run.model || "–", at: D.when(run.at), place: place || "–" }));
       const playable = run.lanes.filter((lane) => lane.steps.length);
       this.lanes.hidden = playable.length < 2;
       const names = new Set(playable.map(laneName));
@@ -165,8 +163,7 @@
 
     draw(position) {
       const { index, phase, share } = this.timeline.locate(position);
-      const settled = this.text.show(phase >= 5 ? index + 1 : Math.max(0, index));
-      if (!settled && !this.playback.playing) requestAnimationFrame(() => this.draw(this.playback.position));
+      this.text.show(phase >= 5 ? index + 1 : Math.max(0, index));
       this.at = { index, phase };
       this.controls.show(this.done(), this.steps.length, this.where(position));
       if (index === this.staged.index || !this.playback.playing || performance.now() - this.staged.at > STAGE_MS) this.drawStage(index, phase, share);

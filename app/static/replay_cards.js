@@ -6,12 +6,11 @@
   const SIGNS = { A: "✓", R: "✗", U: "–", I: "–" };
   const MOST = 20; // cards of tokens that nobody tested beyond that are only counted
 
-  const bar = (draft) => {
-    const bound = Math.min(1, draft.p / draft.q);
+  const bar = (draw, bound) => {
     const fill = el("i", { class: "fill" });
     fill.style.width = `${100 * bound}%`;
     const tick = el("i", { class: "tick" });
-    tick.style.left = `${100 * draft.u}%`;
+    tick.style.left = `${100 * draw}%`;
     return el("span", { class: "db-draw", "aria-hidden": "true" }, fill, tick);
   };
 
@@ -47,11 +46,10 @@
       const row = (name, label, value) => rows.append(el("div", { class: name }, el("dt", { text: label }), el("dd", { text: value })));
       row("q", "q", D.probability(draft.q));
       row("p", "p", D.probability(draft.p));
-      const drawn = D.known(draft.u) && D.known(draft.p) && draft.q > 0;
+      const bound = D.drawBound(draft);
       const verdict = el("div", { class: "verdict" });
-      if (drawn) {
-        const bound = Math.min(1, draft.p / draft.q);
-        verdict.append(bar(draft), el("span", { class: "db-card-rule", text: `u ${D.num(draft.u, 2)} ${draft.u <= bound ? "≤" : ">"} ${D.num(bound, 2)}` }));
+      if (bound !== null) {
+        verdict.append(bar(draft.u, bound), el("span", { class: "db-card-rule", text: `u ${D.num(draft.u, 2)} ${draft.u <= bound ? "≤" : ">"} ${D.num(bound, 2)}` }));
       } else if (tested && lane.greedy) {
         verdict.append(el("span", { class: "db-card-rule", text: t(draft.fate === "A" ? "cards.best" : "cards.notbest") }));
       }

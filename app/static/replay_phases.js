@@ -2,11 +2,11 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, t, tOr } = D;
+  const { el, t } = D;
   const FACTS = ["step", "time", "passes", "tokens", "accepted", "kv"];
 
   const draftWords = (step, lane) => {
-    const drafter = tOr(`drafter.${lane.drafter}.label`, lane.drafter);
+    const drafter = D.drafterName(lane.drafter);
     if (!step.drafts.length) return t(lane.drafter === "null" ? "phase.draft.plain" : "phase.draft.none");
     const values = { drafter, n: step.drafts.length, ms: D.ms(step.draftMs) };
     return t(step.tree ? "phase.draft.tree" : "phase.draft.chain", values);

@@ -13,6 +13,7 @@
      */
     constructor(onPick, decorate) {
       this.decorate = decorate;
+      this.frame = null;
       this.body = el("div", { class: "db-replay-lines" });
       this.pending = el("span", { class: "db-replay-pending" });
       this.node = el("div", { class: "db-replay-text", tabindex: "0", role: "region", "aria-label": t("replay.text") }, this.body);
@@ -35,18 +36,24 @@
       this.pending.replaceChildren();
     }
 
-    /** Shows the committed text of the first `count` steps; false while a long jump still needs more frames. */
+    /** Shows the committed text of the first `count` steps, of a long jump in as many frames as it takes. */
     show(count) {
       this.wanted = count;
       let left = STEPS_A_FRAME;
       while (this.shown < count && left-- > 0) this.append();
       while (this.shown > count && left-- > 0) this.remove();
-      return this.shown === count;
+      if (this.shown !== count) this.frame ??= requestAnimationFrame(() => this.goOn());
+    }
+
+    goOn() {
+      this.frame = null;
+      this.show(this.wanted);
     }
 
     append() {
       const index = this.shown++;
       this.groups[index] ??= this.group(this.steps[index], index);
+      this.groups[index].classList.toggle("on", index === this.lit); // marked before a long jump came to it
       if (!this.block || (this.block.childElementCount >= BLOCK_STEPS && this.groups[index - 1]?.textContent.endsWith("\n"))) {
         this.block = el("div", { role: "presentation" });
         this.body.append(this.block);

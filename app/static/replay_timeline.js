@@ -17,10 +17,8 @@
     const [ids, texts] = event.win ?? [[], []];
     step.at = event.at;
     step.tested = testedOf(step);
-    step.accepted = step.tested.filter((draft) => draft.fate === "A").length;
     step.windowIds = ids;
     step.windowTexts = texts;
-    step.tree = step.drafts.some((draft, i) => draft.parent !== i - 1);
     step.last = step.emitted.at(-1) ?? null;
     step.kept = 1 + step.accepted;
     step.freed = step.drafts.length + step.window - step.accepted;

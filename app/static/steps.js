@@ -67,7 +67,6 @@
     }
 
     row(step) {
-      const accepted = step.drafts.filter((draft) => draft.fate === "A").length;
       const fates = el("span", { class: "db-fates", "aria-hidden": "true" });
       for (const draft of step.drafts.slice(0, 24)) fates.append(el("i", { class: draft.fate }));
       const last = step.emitted.at(-1);
@@ -79,11 +78,11 @@
         { class: "db-step", role: "listitem", "data-step": step.index, title: times },
         el("span", { class: "i", text: String(step.index) }),
         fates,
-        el("span", { class: "n", text: step.drafts.length ? `${accepted}/${step.drafts.length}` : "–" }),
+        el("span", { class: "n", text: step.drafts.length ? `${step.accepted}/${step.drafts.length}` : "–" }),
         el("span", { class: "tx", text: text ? D.quote(text) : "" }),
         el("span", { class: "ms", text: D.num(step.ms, 1) }),
       );
-      const aria = { step: step.index, drafted: step.drafts.length, accepted, text, ms: D.num(step.ms, 1) };
+      const aria = { step: step.index, drafted: step.drafts.length, accepted: step.accepted, text, ms: D.num(step.ms, 1) };
       node.setAttribute("aria-label", t("steps.aria", aria));
       return node;
     }

@@ -58,18 +58,17 @@
   D.scale = (low, high, from, to, log = 0) => {
     const f = log ? Math.log : (value) => value;
     const span = f(high) - f(low) || 1;
-    return { low, high, log, at: (value) => from + ((f(value) - f(low)) / span) * (to - from), back: (place) => (log ? Math.exp(Math.log(low) + ((place - from) / (to - from)) * span) : low + ((place - from) / (to - from)) * span) };
+    return { low, high, at: (value) => from + ((f(value) - f(low)) / span) * (to - from) };
   };
 
   /** The frame of a chart; a subclass draws into `plot` and gives `rows()` for the table. */
   class Chart {
     /** `key` names it; `title`, `note`, `x` and `y` (axis titles with units) are texts. */
     constructor({ key, title, note = "", x = "", y = "", height = HEIGHT }) {
-      Object.assign(this, { key, title, note, xTitle: x, yTitle: y, width: WIDTH, height });
+      Object.assign(this, { key, title, xTitle: x, yTitle: y, width: WIDTH, height });
       this.svg = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": title, class: "ch-svg" });
       this.svg.addEventListener("keydown", (event) => this.step(event));
       this.legend = el("ul", { class: "ch-legend" });
-      this.noteNode = el("p", { class: "ch-note", text: note });
       this.table = el("div", { class: "ch-table", tabindex: 0, role: "region", "aria-label": t("chart.data") });
       const details = el("details", { class: "ch-data" }, el("summary", { text: t("chart.data") }), this.table);
       details.addEventListener("toggle", () => details.open && this.fillTable());
@@ -82,7 +81,7 @@
         el("figcaption", {}, el("h3", { text: title }), this.tools),
         this.legend,
         this.body,
-        this.noteNode,
+        el("p", { class: "ch-note", text: note }),
         details,
       );
       this.redraw = () => {};
@@ -133,8 +132,13 @@
         const place = x.at(value);
         this.grid.append(svg("line", { x1: place, x2: place, y1: bottom, y2: bottom + 5, class: "ch-tick" }), svg("text", { x: place, y: bottom + 18, "text-anchor": "middle" }, text));
       }
+      this.grid.append(svg("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "ch-axis" }));
+      this.axisTitles();
+    }
+
+    axisTitles() {
+      const { left, right, top, bottom } = this.box;
       this.grid.append(
-        svg("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "ch-axis" }),
         svg("text", { x: (left + right) / 2, y: this.height - 8, "text-anchor": "middle", class: "ch-title" }, this.xTitle),
         svg("text", { x: 14, y: (top + bottom) / 2, "text-anchor": "middle", class: "ch-title", transform: `rotate(-90 14 ${(top + bottom) / 2})` }, this.yTitle),
       );

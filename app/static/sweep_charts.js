@@ -2,15 +2,14 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { t, tOr } = D;
+  const { t } = D;
   const PARTS = ["draft", "verify", "commit", "other"];
   const PART_INKS = ["var(--ch-5)", "var(--ch-1)", "var(--ch-4)", "var(--ch-6)"];
   const OWNERS = ["target", "drafter", "draft_tokens"];
 
   /** A curve's name: drafter, draft length, settings. */
   D.lineName = ({ drafter, gamma, options }) => {
-    const settings = Object.entries(options ?? {}).map(([name, value]) => `${tOr(`option.${name}`, name)} ${tOr(`choice.${value}`, value)}`);
-    return [tOr(`drafter.${drafter}.label`, drafter), ...(drafter === "null" ? [] : [`γ=${gamma}`]), ...settings].join(" ");
+    return [D.drafterName(drafter), ...(drafter === "null" ? [] : [`γ=${gamma}`]), ...D.settingNames(options)].join(" ");
   };
 
   const keyOf = ({ drafter, gamma, options }) => JSON.stringify([drafter, gamma, options]);
@@ -22,7 +21,7 @@
       if (!lines.has(keyOf(cell))) lines.set(keyOf(cell), []);
       lines.get(keyOf(cell)).push(cell);
     }
-    const gammas = [...new Set(document.cells.filter((cell) => cell.drafter !== "null").map((cell) => cell.gamma))].sort((a, b) => a - b);
+    const gammas = D.distinct(document.cells.filter((cell) => cell.drafter !== "null").map((cell) => cell.gamma));
     return [...lines.values()].map((cells) => ({ cells, name: D.lineName(cells[0]), drafter: cells[0].drafter, gamma: cells[0].gamma, ink: D.inkOf(cells[0].drafter), shape: D.shapeOf(cells[0].drafter), dash: D.dashOf(Math.max(0, gammas.indexOf(cells[0].gamma))) }));
   };
 
@@ -51,9 +50,8 @@
 
     /** `documents`: the chosen one first, then those laid over it. */
     draw(documents) {
-      this.documents = documents;
       const [first] = documents;
-      const sizes = [...new Set(documents.flatMap((one) => one.cells.map((cell) => cell.batch_size)))].sort((a, b) => a - b);
+      const sizes = D.distinct(documents.flatMap((one) => one.cells.map((cell) => cell.batch_size)));
       if (!sizes.includes(this.chosenBatch)) this.chosenBatch = null;
       this.batch = this.chosenBatch ?? (sizes.includes(8) ? 8 : sizes[0]);
       this.drawCurves(documents, sizes);
@@ -90,7 +88,7 @@
       const predicted = drafting(this.series(documents.slice(0, 1), (cell) => cell.predicted_speedup))
         .filter((one) => one.points.some((point) => D.known(point.y)))
         .map((one) => ({ ...one, name: t("chart.predicted", { name: one.name }), family: t("chart.predictions"), thin: true, dash: "1 3" }));
-      const overlays = this.published.curves.map((curve) => ({ name: curve.name, ink: "var(--db-soft)", dash: "5 3", shape: "ring", faint: true, quiet: true, published: true, points: curve.points.map(([x, y]) => ({ x, y, lines: [`${t("axis.batch")} ${x}: ${D.num(y, 2)}×`, curve.source] })) }));
+      const overlays = this.published.curves.map((curve) => ({ name: curve.name, ink: "var(--db-soft)", dash: "5 3", shape: "ring", faint: true, quiet: true, points: curve.points.map(([x, y]) => ({ x, y, lines: [`${t("axis.batch")} ${x}: ${D.num(y, 2)}×`, curve.source] })) }));
       const marks = documents[0].crossings.filter((one) => D.known(one.batch_size)).map((one) => ({ x: one.batch_size, y: 1, ink: D.inkOf(one.drafter), text: t("chart.crossing", { name: D.lineName(one), batch: D.num(one.batch_size, 1) }) }));
       const ticks = [...new Set([...sizes, ...(measured.length ? [] : [1, 2, 4, 8, 16, 32])])];
       this.speedup.draw([...measured, ...predicted, ...(measured.length ? overlays : [])], { marks, reference: { value: 1, text: t("chart.even") }, xTicks: ticks, empty });
@@ -111,7 +109,7 @@
 
     /** Bars by batch size: plain decoding and each drafter at its best draft length there. */
     groups(document, bar) {
-      const sizes = [...new Set(document.cells.map((cell) => cell.batch_size))].sort((a, b) => a - b);
+      const sizes = D.distinct(document.cells.map((cell) => cell.batch_size));
       return sizes.map((size) => {
         const best = new Map();
         for (const cell of document.cells.filter((one) => one.batch_size === size)) {
@@ -129,7 +127,7 @@
 
     drawPositions(document) {
       const lines = curves({ cells: this.chosen(document) }).map((curve) => ({ ...curve, points: curve.cells[0].by_position.filter((row) => row.tested).map((row) => ({ x: row.position, y: row.conditional, lines: [t("chart.position.value", { position: row.position, rate: D.percent(row.conditional) }), t("chart.position.all", { rate: D.percent(row.unconditional) }), `n = ${row.tested}`] })) }));
-      const places = [...new Set(lines.flatMap((one) => one.points.map((point) => point.x)))].sort((a, b) => a - b);
+      const places = D.distinct(lines.flatMap((one) => one.points.map((point) => point.x)));
       this.positions.draw(lines, { xTicks: places, empty: t("chart.nothing") });
     }
 
@@ -151,7 +149,7 @@
         const value = cell.by_task[task]?.[figure];
         return D.known(value) ? [{ name: D.lineName(cell), ink: D.inkOf(cell.drafter), hatch: cell.gamma === 8 ? 1 : 0, parts: [value], lines: [D.num(value, 2), t("chart.tokens", { n: cell.by_task[task].num_output_tokens })] }] : [];
       };
-      const groups = cells.length ? tasks.map((task) => ({ name: tOr(`task.${task}`, task || t("batch.task.none")), bars: [...cells.flatMap(bar(task)), ...beside(task)] })) : [];
+      const groups = cells.length ? tasks.map((task) => ({ name: D.taskName(task), bars: [...cells.flatMap(bar(task)), ...beside(task)] })) : [];
       const colours = new Map(groups.flatMap((group) => group.bars.map((one) => [one.name, one])));
       chart.draw(groups.filter((group) => group.bars.length), [{ name: unit, ink: "" }], { colours, empty });
     }
@@ -168,7 +166,7 @@
       const ceiling = { name: t("roofline.ceiling"), ink: "var(--db-text)", dash: "", thin: true, points: [low, ridge, high].map((x) => ({ x, y: Math.min(flops, x * bytes) })) };
       const byDrafter = new Map();
       for (const point of roof.points) byDrafter.set(point.drafter, [...(byDrafter.get(point.drafter) ?? []), point]);
-      const dots = [...byDrafter].map(([drafter, points]) => ({ name: tOr(`drafter.${drafter}.label`, drafter), ink: D.inkOf(drafter), shape: D.shapeOf(drafter), scatter: true, points: points.map((point) => ({ x: point.intensity, y: point.flops_per_s, lines: [`${t("axis.batch")} ${point.batch_size}, ${t("roofline.tokens", { n: D.num(point.tokens, 1) })}`, t("roofline.share", { share: D.percent(point.share), bound: t(`roofline.${point.bound}`) }), t("roofline.rates", { flops: D.short(point.flops_per_s), bytes: D.short(point.bytes_per_s) })] })) }));
+      const dots = [...byDrafter].map(([drafter, points]) => ({ name: D.drafterName(drafter), ink: D.inkOf(drafter), shape: D.shapeOf(drafter), scatter: true, points: points.map((point) => ({ x: point.intensity, y: point.flops_per_s, lines: [`${t("axis.batch")} ${point.batch_size}, ${t("roofline.tokens", { n: D.num(point.tokens, 1) })}`, t("roofline.share", { share: D.percent(point.share), bound: t(`roofline.${point.bound}`) }), t("roofline.rates", { flops: D.short(point.flops_per_s), bytes: D.short(point.bytes_per_s) })] })) }));
       const shades = [
         { from: 0, to: ridge, text: t("roofline.memory"), kind: "memory" },
         { from: ridge, to: Infinity, text: t("roofline.compute"), kind: "compute" },
@@ -178,6 +176,5 @@
     }
   }
 
-  D.day = (at) => new Date(at).toLocaleString(D.lang, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   D.SweepCharts = SweepCharts;
 })();

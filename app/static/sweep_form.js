@@ -5,16 +5,8 @@
   const { el, t, tOr } = D;
   const ESTIMATE_MS = 350;
 
-  /** Asks the server; a refusal becomes an Error with the server's sentence. */
-  D.ask = async (path, body) => {
-    const options = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-    const answer = await fetch(path, { cache: "no-store", ...options });
-    const value = await answer.json().catch(() => null);
-    if (!answer.ok) throw new Error(value?.error ?? t("batch.unreachable"));
-    return value;
-  };
-
-  const numbers = (text) => text.split(/[\s,]+/).filter(Boolean).map((part) => (/^\d+$/.test(part) ? Number(part) : part));
+  const words = (text) => text.split(/[\s,]+/).filter(Boolean);
+  const numbers = (text) => words(text).map((part) => (/^\d+$/.test(part) ? Number(part) : part));
 
   /** Every combination of one value from each list. */
   const product = (lists) => lists.reduce((all, [name, values]) => all.flatMap((one) => values.map((value) => ({ ...one, [name]: value }))), [{}]);
@@ -25,7 +17,6 @@
       this.offered = offered;
       this.file = null;
       const { defaults } = offered;
-      this.pace = null;
       this.gammas = this.field("gammas", defaults.gammas.join(", "));
       this.batches = this.field("batch_sizes", defaults.batch_sizes.join(", "));
       this.repeats = this.field("repeats", defaults.repeats, "number");
@@ -33,7 +24,7 @@
       this.cellTokens = this.field("cell_tokens", defaults.cell_tokens, "number");
       this.seed = this.field("seed", defaults.seed, "number");
       this.drafters = offered.drafters.filter((one) => one.name !== "null").map((one) => this.drafter(one));
-      this.tasks = Object.entries(offered.tasks).map(([task, count]) => this.task(task, count));
+      this.tasks = this.taskRows(offered.tasks);
       this.upload = el("input", { type: "file", accept: ".jsonl,.csv,.json,text/csv", "aria-label": t("batch.form.upload"), onchange: () => this.readFile() });
       this.fileSays = el("small", { text: t("batch.form.upload.info") });
       this.unload = el("button", { type: "button", class: "db-plain-button", hidden: true, text: t("batch.form.upload.remove"), onclick: () => this.dropFile() });
@@ -78,25 +69,29 @@
       const box = el("input", { type: "checkbox", name: "drafter", value: one.name, disabled: !one.available });
       box.checked = one.available;
       const options = one.options.map((option) => {
-        const input = el("input", { type: "text", placeholder: String(option.default), "data-option": option.name, "aria-label": tOr(`option.${option.name}`, option.label) });
+        const input = el("input", { type: "text", placeholder: String(option.default), "data-option": option.name });
         return { option, input, node: el("label", {}, el("span", { text: tOr(`option.${option.name}`, option.label) }), input) };
       });
-      const name = tOr(`drafter.${one.name}.label`, one.label);
+      const name = D.drafterName(one.name, one.label);
       const head = el("label", { class: one.available ? "" : "off", title: one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : t("drafter.unavailable", { reason: one.reason }) }, box, D.lineSign(one.name), el("span", { text: name }));
       const more = options.length && one.available ? el("details", { class: "sw-options" }, el("summary", { text: t("batch.form.options") }), ...options.map((option) => option.node)) : null;
       const why = one.available ? null : el("small", { class: "sw-why", text: t("drafter.unavailable", { reason: one.reason }) });
       return { name: one.name, box, options, node: el("div", { class: "sw-drafter" }, head, more, why) };
     }
 
+    taskRows(tasks) {
+      return Object.entries(tasks).map(([task, count]) => this.task(task, count));
+    }
+
     task(task, count) {
-      const input = el("input", { type: "number", min: 0, step: "any", value: 1, "data-task": task, "aria-label": t("batch.form.weight", { task: tOr(`task.${task}`, task) }) });
-      return { task, input, node: el("label", {}, el("span", { text: tOr(`task.${task}`, task || t("batch.task.none")) }), el("small", { text: t("batch.form.prompts", { n: count }) }), input) };
+      const input = el("input", { type: "number", min: 0, step: "any", value: 1, "data-task": task, "aria-label": t("batch.form.weight", { task: D.taskName(task) }) });
+      return { task, input, node: el("label", {}, el("span", { text: D.taskName(task) }), el("small", { text: t("batch.form.prompts", { n: count }) }), input) };
     }
 
     /** The form as the server takes it. */
     value() {
       const choice = ({ options }) => {
-        const lists = options.filter(({ input }) => input.value.trim()).map(({ option, input }) => [option.name, option.choices.length ? input.value.split(/[\s,]+/).filter(Boolean) : numbers(input.value).map((value) => (Number.isNaN(Number(value)) ? value : Number(value)))]);
+        const lists = options.filter(({ input }) => input.value.trim()).map(({ option, input }) => [option.name, words(input.value).map((word) => (option.choices.length || Number.isNaN(Number(word)) ? word : Number(word)))]);
         return product(lists);
       };
       const weights = this.tasks.map(({ task, input }) => [task, input.valueAsNumber]);
@@ -144,8 +139,7 @@
       try {
         const { tasks } = await D.ask("sweeps/prompts", given);
         this.file = given;
-        this.tasks = Object.entries(tasks).map(([task, count]) => this.task(task, count));
-        this.showTasks(file.name);
+        this.showTasks(tasks, file.name);
       } catch (error) {
         this.dropFile();
         this.refuse(error.message);
@@ -155,11 +149,12 @@
     dropFile() {
       this.file = null;
       this.upload.value = "";
-      this.tasks = Object.entries(this.offered.tasks).map(([task, count]) => this.task(task, count));
-      this.showTasks(null);
+      this.showTasks(this.offered.tasks);
     }
 
-    showTasks(name) {
+    /** The tasks of the built-in prompts, or of the file with this name. */
+    showTasks(tasks, name = null) {
+      this.tasks = this.taskRows(tasks);
       this.unload.hidden = !name;
       this.fileSays.textContent = name ?? t("batch.form.upload.info");
       this.taskBox.replaceChildren(...this.tasks.map((one) => one.node));

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, t, tOr } = D;
+  const { el, t } = D;
 
   /** The finding as a sentence in the page's language. */
   D.findingText = ({ finding }) => {
@@ -13,6 +13,8 @@
     if (state === "falls") return t(last[1] < 1 ? "finding.falls" : "finding.dips", values);
     return t(`finding.${state}`, values);
   };
+
+  const named = (cell) => el("span", { class: "sw-name" }, D.lineSign(cell.drafter), el("span", { text: D.lineName(cell) }));
 
   const table = (head, rows, label) =>
     el(
@@ -51,9 +53,9 @@
       const chosen = cells.filter((cell) => cell.batch_size === batch && cell.drafter !== "null");
       const tasks = [...new Set(chosen.flatMap((cell) => Object.keys(cell.by_task)))];
       const said = (task) => this.published.tasks.rates[task];
-      const rows = chosen.map((cell) => ({ cells: [D.named(cell), ...tasks.map((task) => (cell.by_task[task] ? `${D.num(cell.by_task[task].draft_acceptance_rate, 2)} · ${D.num(cell.by_task[task].mean_acceptance_length, 2)}` : "–"))] }));
+      const rows = chosen.map((cell) => ({ cells: [named(cell), ...tasks.map((task) => (cell.by_task[task] ? `${D.num(cell.by_task[task].draft_acceptance_rate, 2)} · ${D.num(cell.by_task[task].mean_acceptance_length, 2)}` : "–"))] }));
       rows.push({ kind: "article", cells: [t("chart.article"), ...tasks.map((task) => (D.known(said(task)) ? D.num(said(task), 2) : "–"))] });
-      this.tasks.replaceChildren(chosen.length ? table([t("table.curve"), ...tasks.map((task) => tOr(`task.${task}`, task || t("batch.task.none")))], rows, t("table.tasks")) : el("p", { class: "db-hint", text: t("chart.nothing") }));
+      this.tasks.replaceChildren(chosen.length ? table([t("table.curve"), ...tasks.map((task) => D.taskName(task))], rows, t("table.tasks")) : el("p", { class: "db-hint", text: t("chart.nothing") }));
     }
 
     drawCells({ cells }) {
@@ -62,7 +64,7 @@
         kind: cell.drafter === "null" ? "plain" : cell.speedup < 1 ? "slower" : "",
         cells: [
           String(cell.batch_size),
-          D.named(cell),
+          named(cell),
           D.num(cell.tokens_per_s, 1),
           D.known(cell.speedup) ? `${D.num(cell.speedup, 2)}×${cell.speedup < 1 ? " ▼" : ""}` : "–",
           cell.drafter === "null" || !D.known(cell.ci_low) ? "–" : `${D.num(cell.ci_low, 2)}–${D.num(cell.ci_high, 2)}`,
@@ -81,6 +83,5 @@
     }
   }
 
-  D.named = (cell) => el("span", { class: "sw-name" }, D.lineSign(cell.drafter), el("span", { text: D.lineName(cell) }));
   D.SweepTables = SweepTables;
 })();

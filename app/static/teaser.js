@@ -2,12 +2,12 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, t, tOr } = D;
+  const { el, t } = D;
   const TICK_MS = 100; // as often as a real run is drawn; no frames are asked for in between
 
   class Teaser {
     constructor() {
-      this.badge = el("span", { class: "db-badge recorded", text: t("replay.recorded"), title: t("replay.recorded.title") });
+      this.badge = D.recordedBadge();
       this.about = el("span", {});
       this.text = el("p", { class: "db-teaser-text", "aria-hidden": "true" });
       this.node = el(
@@ -20,16 +20,16 @@
     }
 
     async load() {
-      const run = await D.getJson("board/trace/recorded");
+      const run = await D.answer("board/trace/recorded");
       if (run.error) return;
       const lane = run.lanes.find((one) => one.drafter !== "null") ?? run.lanes[0];
-      D.write(this.about, t("teaser.about", { drafter: tOr(`drafter.${lane.drafter}.label`, lane.drafter), gamma: lane.gamma, tps: D.num(lane.m.tps, 0) }));
+      D.write(this.about, t("teaser.about", { drafter: D.drafterName(lane.drafter), gamma: lane.gamma, tps: D.num(lane.m.tps, 0) }));
       this.steps = lane.steps.map(D.readStep);
       this.ends = lane.steps.map((event) => event.at);
       this.node.hidden = false;
       this.begin = performance.now();
       this.next = 0;
-      this.tick(matchMedia("(prefers-reduced-motion: reduce)").matches ? Infinity : 0);
+      this.tick(D.wantsNoMovement() ? Infinity : 0);
     }
 
     /** Writes the steps that are over; ends with the text, or when a run takes its place. */

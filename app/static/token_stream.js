@@ -25,8 +25,13 @@
     const emitted = ids.map((id, i) => ({ id, role: ROLES[roles[i]], text: texts[i], draft: drafts[places[i]] ?? null, p: p[i], gap: gaps[i] }));
     const [draftMs, verifyMs, commitMs, otherMs] = event.t;
     const ms = draftMs + verifyMs + commitMs + otherMs;
-    return { index: event.i, drafts, emitted, draftMs, verifyMs, commitMs, otherMs, ms, batch: event.b ?? 1, window: event.w ?? 0 };
+    const accepted = drafts.filter((draft) => draft.fate === "A").length;
+    const tree = drafts.some((draft, i) => draft.parent !== i - 1);
+    return { index: event.i, drafts, emitted, accepted, tree, draftMs, verifyMs, commitMs, otherMs, ms, batch: event.b ?? 1, window: event.w ?? 0 };
   };
+
+  /** What the draw of a tested token had to stay below; null where none was drawn. */
+  D.drawBound = ({ p, q, u }) => (D.known(u) && D.known(p) && q > 0 ? Math.min(1, p / q) : null);
 
   class TokenStream {
     /** `onStep(index or null)` hears which step the person points at. */
@@ -227,12 +232,9 @@
     }
 
     drawRow(row, draft) {
-      if (D.known(draft.u) && D.known(draft.p) && draft.q > 0) {
-        const bound = Math.min(1, draft.p / draft.q);
-        row(t("token.draw"), `${D.num(draft.u, 4)} ${draft.fate === "A" ? "≤" : ">"} ${D.num(bound, 4)}`);
-      } else {
-        row(t("token.draw"), t(this.greedy ? "token.draw.greedy" : "token.draw.none"));
-      }
+      const bound = D.drawBound(draft);
+      if (bound === null) row(t("token.draw"), t(this.greedy ? "token.draw.greedy" : "token.draw.none"));
+      else row(t("token.draw"), `${D.num(draft.u, 4)} ${draft.fate === "A" ? "≤" : ">"} ${D.num(bound, 4)}`);
     }
   }
 

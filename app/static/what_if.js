@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const D = window.Draftboard;
-  const { el, t, tOr } = D;
+  const { el, t } = D;
   const BATCHES = [1, 2, 4, 8, 16, 32, 64];
   const FINE = Array.from({ length: 49 }, (_, i) => 2 ** (i / 8));
   const ALPHAS = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
@@ -41,28 +41,33 @@
         input.setAttribute("aria-valuetext", output.textContent);
       };
       input.addEventListener("input", () => {
+        slider.moved = true;
         write();
         this.draw();
       });
+      slider.begin = (known) => {
+        if (slider.moved || !D.known(known)) return;
+        input.value = known;
+        write();
+      };
       write();
-      slider.write = write;
       slider.node = el("label", { class: "sw-slider" }, el("span", { text: t(`whatif.${key}`) }), input, output);
       return slider;
     }
 
-    /** Takes fitted costs; `cells` of a sweep give the acceptance to begin with. */
-    take(fitted, cells = []) {
+    /** Takes fitted costs; the cells of a sweep give the acceptance and the context where the person chose none for this sweep. */
+    take(fitted, cells = [], run = null) {
       this.missing.hidden = Boolean(fitted);
       this.body.hidden = !fitted;
       if (!fitted) return;
+      if (this.run !== run) for (const one of Object.values(this.sliders)) one.moved = false;
+      this.run = run;
       this.model = new D.CostModel(fitted);
       const before = this.drafter.value;
       this.drafter.replaceChildren(...this.model.drafters.map((label) => el("option", { value: label, text: labelName(label) })));
       if (this.model.drafters.includes(before)) this.drafter.value = before;
-      if (fitted.context) this.sliders.context.input.value = fitted.context;
-      const known = cells.find((cell) => cell.drafter === this.drafter.value && D.known(cell.alpha));
-      if (known) this.sliders.alpha.input.value = known.alpha;
-      for (const one of Object.values(this.sliders)) one.write();
+      this.sliders.context.begin(fitted.context);
+      this.sliders.alpha.begin(cells.find((cell) => cell.drafter === this.drafter.value && D.known(cell.alpha))?.alpha);
       this.draw();
     }
 
@@ -105,7 +110,7 @@
 
   const labelName = (label) => {
     const [name, ...settings] = label.split(":");
-    return [tOr(`drafter.${name}.label`, name), ...settings].join(" ");
+    return [D.drafterName(name), ...settings].join(" ");
   };
 
   D.WhatIf = WhatIf;

@@ -40,6 +40,6 @@ def best_tokens(logits: Tensor, k: int) -> Best:
     )
 
 
-def best_token(logits: Tensor) -> int:
-    """The first likeliest token of logits [vocab]."""
-    return int(logits.numpy().argmax() if logits.device.type == "cpu" else logits.argmax())
+def best_of_each(logits: Tensor) -> list[int]:
+    """The first likeliest token of each row of fp32 logits [rows, vocab]."""
+    return list((logits.numpy() if logits.device.type == "cpu" else logits).argmax(-1).tolist())

@@ -8,15 +8,18 @@ import torch
 from torch import Tensor
 
 from engine.draft import Draft
-from engine.drafters.base import Drafter, Outcome
+from engine.drafters.base import Outcome
+from engine.drafters.best_tokens import best_of_each
+from engine.drafters.chain import GrowingChain
 from engine.drafters.draft_vocabulary import DraftVocabulary
-from engine.model_runner import ModelRunner, row_argmax
+from engine.drafters.pooled import PooledDrafter
+from engine.model_runner import ModelRunner
 from engine.models.attention import Row
 from engine.models.head_parts import OwnWeights
 from engine.sequence import Sequence
 
 
-class DraftModelDrafter(Drafter):
+class DraftModelDrafter(PooledDrafter):
     """Drafts with its own model and its own KV pool, all sequences of a step in one pass per depth.
 
     The draft KV of a sequence covers `_computed` tokens of its context. Each `propose` first feeds what is missing: after a full
@@ -34,29 +37,19 @@ class DraftModelDrafter(Drafter):
     summary = "A smaller model with the same tokenizer writes the draft; it needs its own weights and its own KV cache."
 
     def __init__(self, runner: ModelRunner, vocabulary: DraftVocabulary, max_prefill: int = 512, is_target: bool = False) -> None:
-        self._runner = runner
+        self._runner: ModelRunner = runner
         self._is_target = is_target
         self._vocabulary = vocabulary
         self._max_prefill = max_prefill
         self._computed: dict[str, int] = {}
         self._fed: dict[str, int] = {}
 
-    def propose(self, sequences: Batch[Sequence]) -> list[Draft]:
-        drafts = {sequence.seq_id: Draft.empty() for sequence in sequences}
-        ready = [sequence for sequence in sequences if self._make_room(sequence)]
-        if ready:
-            self._draft(ready, self._catch_up(ready), drafts)
-        return [drafts[sequence.seq_id] for sequence in sequences]
-
     def _make_room(self, sequence: Sequence) -> bool:
         """Hold KV slots for the whole context and the draft; without them the sequence decodes plainly."""
         pool, seq_id = self._runner.pool, sequence.seq_id
         if sequence.draft_depth == 0 or (not pool.holds(seq_id) and not pool.open(seq_id)):
             return False
-        if pool.reserve(seq_id, len(sequence.token_ids) + sequence.draft_depth):
-            return True
-        self.release(seq_id)
-        return False
+        return self._reserve(sequence, len(sequence.token_ids) + sequence.draft_depth)
 
     def _catch_up(self, sequences: list[Sequence]) -> Tensor:
         """Feed what the draft model has not seen, in chunks; returns logits [sequences, draft vocab] after the last tokens."""
@@ -81,28 +74,25 @@ class DraftModelDrafter(Drafter):
         """Feed rows; draft logits after each as [rows, draft vocab]."""
         return self._vocabulary.known(torch.stack([part[-1] for part in self._runner.forward(rows, [1] * len(rows)).logits]))
 
-    def _draft(self, active: list[Sequence], logits: Tensor, drafts: dict[str, Draft]) -> None:
-        """Draw a token for each sequence from its last logits, feed it, and so on until each has `draft_depth` tokens."""
-        chains: dict[str, list[int]] = {sequence.seq_id: [] for sequence in active}
-        probs: dict[str, list[Tensor]] = {sequence.seq_id: [] for sequence in active}
-        while active:
-            best = row_argmax(logits).tolist()
-            for i, sequence in enumerate(active):
-                if sequence.sampling.greedy:
-                    chains[sequence.seq_id].append(self._vocabulary.token(best[i]))
-                    continue
-                token, q = self._vocabulary.drawn(logits[i : i + 1], sequence)
-                chains[sequence.seq_id].append(token)
-                probs[sequence.seq_id].append(q)
-            active = [s for s in active if len(chains[s.seq_id]) < s.draft_depth]
-            if active:
-                logits = self._logits([self._next_row(s, chains[s.seq_id]) for s in active])
-        for seq_id, chain in chains.items():
-            drafts[seq_id] = Draft.chain(chain, torch.stack(probs[seq_id]) if probs[seq_id] else None)
-            self._fed[seq_id] = len(chain) - 1
+    def _draft(self, sequences: list[Sequence]) -> list[Draft]:
+        """Take a token for each sequence from its last logits, feed it, and so on until each has `draft_depth` tokens."""
+        logits = self._catch_up(sequences)
+        chains = [GrowingChain(sequence, self._vocabulary) for sequence in sequences]
+        active = chains
+        while True:
+            for chain, best, row in zip(active, best_of_each(logits), logits.split(1), strict=True):
+                chain.grow(best, row)
+            active = [chain for chain in active if not chain.done]
+            if not active:
+                break
+            logits = self._logits([self._next_row(chain) for chain in active])
+        for chain in chains:
+            self._fed[chain.sequence.seq_id] = len(chain.tokens) - 1
+        return [chain.draft() for chain in chains]
 
-    def _next_row(self, sequence: Sequence, chain: list[int]) -> Row:
-        return Row(self._runner.pool.lane(sequence.seq_id), len(sequence.token_ids) + len(chain) - 1, chain[-1:])
+    def _next_row(self, chain: GrowingChain) -> Row:
+        sequence, tokens = chain.sequence, chain.tokens
+        return Row(self._runner.pool.lane(sequence.seq_id), len(sequence.token_ids) + len(tokens) - 1, tokens[-1:])
 
     def observe(self, outcomes: Batch[Outcome]) -> None:
         for outcome in outcomes:
@@ -116,10 +106,7 @@ class DraftModelDrafter(Drafter):
     def release(self, seq_id: str) -> None:
         self._computed.pop(seq_id, None)
         self._fed.pop(seq_id, None)
-        self._runner.close(seq_id)
-
-    def kv_bytes(self) -> int:
-        return self._runner.used_bytes
+        super().release(seq_id)
 
     @property
     def weights(self) -> OwnWeights:
@@ -129,7 +116,3 @@ class DraftModelDrafter(Drafter):
             if self._is_target
             else OwnWeights(decoder.parameters, decoder.parameters * decoder.kernel.weight.itemsize)
         )
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return self._runner.bytes_per_token

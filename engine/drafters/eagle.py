@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from engine.draft import Draft
-from engine.drafters.base import Drafter, Outcome, PromptChunk
+from engine.drafters.base import Outcome, PromptChunk
 from engine.drafters.draft_vocabulary import DraftVocabulary
-from engine.drafters.eagle_chain import GrowingChain
+from engine.drafters.eagle_chain import EagleChain
 from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
+from engine.drafters.pooled import PooledDrafter
 from engine.head_runner import HeadRunner
 from engine.models.attention import Row
 from engine.models.eagle_pass import HeadRow
@@ -44,7 +45,7 @@ class _State:
         return self.fed + len(self.waiting)
 
 
-class EagleDrafter(Drafter):
+class EagleDrafter(PooledDrafter):
     """Drafts chains or trees with an EAGLE head, all sequences of a step in one pass per depth.
 
     A sequence that finds no room in the head's cache decodes plainly from there on: its features are not kept elsewhere.
@@ -65,7 +66,7 @@ class EagleDrafter(Drafter):
 
     def __init__(self, runner: HeadRunner, token_ids: Tensor | None) -> None:
         self.capture = runner.head.config.capture
-        self._runner = runner
+        self._runner: HeadRunner = runner
         self._vocabulary = DraftVocabulary(token_ids, runner.head.config.vocab_size)
         self._states: dict[str, _State] = {}
 
@@ -118,13 +119,6 @@ class EagleDrafter(Drafter):
         state.fed = end
         return HeadRow(row, g, outputs)
 
-    def propose(self, sequences: Batch[Sequence]) -> list[Draft]:
-        drafts = {sequence.seq_id: Draft.empty() for sequence in sequences}
-        ready = [sequence for sequence in sequences if self._make_room(sequence)]
-        if ready:
-            self._draft(ready, drafts)
-        return [drafts[sequence.seq_id] for sequence in sequences]
-
     def _make_room(self, sequence: Sequence) -> bool:
         """Hold KV slots for the context and the draft; without them the sequence decodes plainly from here on."""
         depth, options = sequence.draft_depth, sequence.options
@@ -132,12 +126,9 @@ class EagleDrafter(Drafter):
             return False
         total = options["total_tokens"]
         behind = fed_nodes(total, options["top_k"], depth) if total else depth - 1
-        if self._runner.pool.reserve(sequence.seq_id, len(sequence.token_ids) - 1 + behind):
-            return True
-        self.release(sequence.seq_id)
-        return False
+        return self._reserve(sequence, len(sequence.token_ids) - 1 + behind)
 
-    def _draft(self, sequences: list[Sequence], drafts: dict[str, Draft]) -> None:
+    def _draft(self, sequences: list[Sequence]) -> list[Draft]:
         rows = [self._true_row(sequence, len(sequence.token_ids) - 1, 1) for sequence in sequences]
         roots = {sequence.seq_id: row.g[-1] for sequence, row in zip(sequences, rows, strict=True)}
         growing = [(sequence, self._begin(sequence)) for sequence in sequences]
@@ -153,16 +144,15 @@ class EagleDrafter(Drafter):
             if not active:
                 break
             rows = [self._next_row(sequence, draft, roots[sequence.seq_id]) for sequence, draft in active]
-        for sequence, draft in growing:
-            drafts[sequence.seq_id] = draft.draft()
+        return [draft.draft() for _, draft in growing]
 
-    def _begin(self, sequence: Sequence) -> GrowingChain | GrowingTree:
+    def _begin(self, sequence: Sequence) -> EagleChain | GrowingTree:
         total = sequence.options["total_tokens"]
         if total == 0:
-            return GrowingChain(sequence, self._vocabulary, sequence.draft_depth)
+            return EagleChain(sequence, self._vocabulary)
         return GrowingTree(self._vocabulary, total, sequence.options["top_k"], sequence.draft_depth)
 
-    def _next_row(self, sequence: Sequence, draft: GrowingChain | GrowingTree, root_g: Tensor) -> HeadRow:
+    def _next_row(self, sequence: Sequence, draft: EagleChain | GrowingTree, root_g: Tensor) -> HeadRow:
         token_ids = sequence.token_ids
         return draft.row(self._runner.pool.lane(sequence.seq_id), len(token_ids) - 2, token_ids[-1], root_g)
 
@@ -185,15 +175,8 @@ class EagleDrafter(Drafter):
 
     def release(self, seq_id: str) -> None:
         self._states.pop(seq_id, None)
-        self._runner.close(seq_id)
-
-    def kv_bytes(self) -> int:
-        return self._runner.used_bytes
+        super().release(seq_id)
 
     @property
     def weights(self) -> OwnWeights:
         return self._runner.head.weights
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return self._runner.bytes_per_token

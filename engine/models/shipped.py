@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from engine.errors import CorruptWeightsError
+from engine.models.draft_files import read_object
 
 SHIPPED = Path(__file__).resolve().parent.parent.parent / "assets" / "drafters"
 
@@ -15,13 +17,13 @@ def find_shipped(drafter: str, target_hash: str, root: Path = SHIPPED) -> Path |
         drafter: `eagle`, `medusa` or `draft_model`.
         target_hash: see `loader.ModelFiles.model_hash`.
     """
-    for card in sorted(root.glob(f"*/{drafter}/card.json")):
+    for path in sorted(root.glob(f"*/{drafter}/card.json")):
         try:
-            named = json.loads(card.read_text(encoding="utf-8")).get("target_hash")
-        except (OSError, ValueError, AttributeError):
+            card = read_object(path) or {}
+        except CorruptWeightsError:
             continue  # a card that cannot be read names no target
-        if named == target_hash:
-            return card.parent
+        if card.get("target_hash") == target_hash:
+            return path.parent
     return None
 
 

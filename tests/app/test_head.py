@@ -42,7 +42,7 @@ def test_every_page_gets_the_shared_files_and_its_own_and_knows_where_it_is(clie
     for path, page, scripts in (("/", "", ["board.js"]), ("/batch", "batch", ["charts.js"])):
         text = client.get(path).text
         found = re.findall(r'<script src="board/([\w.]+)\?v=', text)
-        assert found == ["boot.js", "core.js", "header.js", *scripts]
+        assert found == ["boot.js", "core.js", "names.js", "header.js", *scripts]
         assert f'"page": "{page}"' in text and '{"path": "batch", "title": "nav.batch", "kinds": ["sweep"]}' in text
     assert 'href="board/charts.css' in client.get("/batch").text
     assert "charts.css" not in client.get("/").text

@@ -1,4 +1,4 @@
-"""What a person does on the Playground, and what they see."""
+"""What a person does on the pages, and what they see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 
 def set_number(page: Page, name: str, value: int | float | str) -> None:
@@ -37,12 +37,20 @@ def run(page: Page, prompt: str, max_tokens: int = 48) -> None:
 
 def output_text(page: Page) -> str:
     """The output as the stream shows it: all chips but those of refused drafts."""
-    script = "nodes => nodes.map(node => node.textContent).join('')"
-    return str(page.locator(".db-stream .tk:not(.draft):not(.loose)").evaluate_all(script))
+    return joined_text(page.locator(".db-stream .tk:not(.draft):not(.loose)"))
+
+
+def joined_text(nodes: Locator) -> str:
+    return str(nodes.evaluate_all("nodes => nodes.map(node => node.textContent).join('')"))
 
 
 def style(page: Page, selector: str, name: str) -> Any:
     return page.locator(selector).first.evaluate(f"node => getComputedStyle(node).{name}")
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page can be scrolled sideways."""
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
 def serious_faults(page: Page, selector: str) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 from app.sweep_report import cost_model_of
 from app.sweep_run import of_run
 from engine.cost_model import crossover, what_if
-from tests.e2e.actions import serious_faults, start
+from tests.e2e.actions import overflow, serious_faults, start
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served, served
 from tests.e2e.stored_sweep import store_sweep
@@ -212,6 +212,8 @@ def test_sliders_move_the_curves_at_once(open_page: OpenPage, library: tuple[Ser
     alpha.fill("1")
     assert float(figure.inner_text().rstrip("×")) > 2 * low
     assert page.locator("[data-chart=best-gamma] .ch-cell").count() == 56
+    page.locator(".sw-sizes button", has_text="32").click()
+    expect(alpha).to_have_value("1")  # what a person chose stays
     timed = "() => { const from = performance.now(); window.Draftboard.batch.whatIf.draw(); return performance.now() - from; }"
     assert page.evaluate(timed) < 250  # 50 where nothing else runs
 
@@ -222,12 +224,20 @@ def test_the_page_fits_narrow_and_wide_and_speaks_korean(
 ) -> None:
     app, run, _ = library
     page = open_page(f"batch?run={run}", width=width, dark=dark, lang=lang, to=app, ready=SHOWN)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert overflow(page) == 0
     if lang == "ko-KR":
         expect(page.locator(".sw-finding")).to_contain_text("이 기기에서")
         shown = page.locator(".db-batch").inner_text()
         assert re.findall(r"\b(?:batch|chart|axis|whatif|table|finding)\.[a-z_.]+", shown) == []
     assert serious_faults(page, ".db-batch") == []
+
+
+def test_a_server_that_is_gone_is_said_in_the_language_of_the_page(open_page: OpenPage, library: tuple[Served, str, str]) -> None:
+    app, _, _ = library
+    page = open_page("batch", lang="ko-KR", to=app, ready=SHOWN)
+    page.route("**/sweeps/estimate", lambda route: route.abort())
+    page.locator("input[name=repeats]").fill("2")
+    expect(page.locator(".sw-form [role=alert]")).to_contain_text("서버에 연결할 수 없습니다")
 
 
 def test_a_file_of_prompts_is_read_with_its_tasks(open_page: OpenPage, library: tuple[Served, str, str], tmp_path: Path) -> None:

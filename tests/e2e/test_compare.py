@@ -9,7 +9,7 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import Page, expect
 
-from tests.e2e.actions import serious_faults
+from tests.e2e.actions import expect_state, joined_text, overflow, serious_faults
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served, served, wait_until
 from tests.fakes import FakeScript
@@ -32,16 +32,12 @@ def begin(page: Page, prompt: str = "one two three", max_tokens: int = 30) -> No
     page.locator("#run").click()
 
 
-def expect_state(page: Page, state: str) -> None:
-    expect(page.locator(".db-compare .db-status")).to_have_attribute("data-state", re.compile(f"^{state}"), timeout=30_000)
-
-
 def run_id_of(page: Page) -> str:
     return page.url.split("run=")[1]
 
 
 def lane_text(page: Page, lane: int) -> str:
-    return str(page.locator(f".db-lanes .lane-{lane} .st").evaluate_all("all => all.map(one => one.textContent).join('')"))
+    return joined_text(page.locator(f".db-lanes .lane-{lane} .st"))
 
 
 def test_a_race_ends_with_a_sentence_a_ranking_and_a_playback_of_all_lanes(open_page: OpenPage, app: Served) -> None:
@@ -172,7 +168,7 @@ def test_the_page_fits_every_width_and_speaks_the_language(open_page: OpenPage, 
     page = open_page("compare", width=width, lang=lang, dark=dark, ready=READY)
     begin(page)
     expect_state(page, "done")
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert overflow(page) == 0
     expect(page.locator(".db-compare-result h2")).to_have_text("결과" if lang == "ko-KR" else "Result")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from tests.drafter_cards import carded_info
+from tests.e2e.actions import overflow, serious_faults
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served, served
 from tests.fakes import FakeScript
@@ -87,7 +87,7 @@ def test_the_cards_do_not_scroll_the_page_sideways(open_page: OpenPage, carded: 
     page = open_page("drafters", width=width, to=carded, ready=READY)
     for details in page.locator(".db-drafter-card summary").all():
         details.click()
-    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    assert overflow(page) == 0
     wide = "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.closest('article').id)"
     assert page.locator(".db-card-table, .db-drafter-card").evaluate_all(wide) == []
 
@@ -95,5 +95,4 @@ def test_the_cards_do_not_scroll_the_page_sideways(open_page: OpenPage, carded: 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_cards_have_no_serious_fault_of_accessibility(open_page: OpenPage, carded: Served, dark: bool) -> None:
     page = open_page("drafters", dark=dark, to=carded, ready=READY)
-    found = Axe().run(page, context="#drafters").response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+    assert serious_faults(page, "#drafters") == []

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.prompt_files import builtin_prompts
 from app.sweep_run import begin, prompt_pool
 from engine.sweep_plan import DrafterChoice, SweepSettings
 from storage.store import Store
-from tests.e2e.actions import run
+from tests.e2e.actions import overflow, run, serious_faults
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served, served
 from tests.fakes import INFO
@@ -272,7 +271,7 @@ def test_nothing_scrolls_sideways(open_page: OpenPage, library: Served, three: l
     page.locator(".db-run-more").first.click()
     expect(page.locator(".db-copy-text")).to_contain_text("python -m app")
     page.locator('.db-run input[type="checkbox"]').first.check()
-    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    assert overflow(page) == 0
 
 
 @pytest.mark.parametrize(("dark", "lang"), [(False, "en-US"), (True, "ko-KR")])
@@ -283,11 +282,9 @@ def test_no_serious_fault_of_accessibility(open_page: OpenPage, library: Served,
     expect(page.locator(".db-copy-text")).to_contain_text("python -m app")
     for check in page.locator('.db-run input[type="checkbox"]').all():
         check.check()
-    found = Axe().run(page, context="#library").response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+    assert serious_faults(page, "#library") == []
     page.locator(".db-selection button").filter(has_text=re.compile("^(Compare|비교)$")).click()
-    found = Axe().run(page, context=".db-compare-runs").response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+    assert serious_faults(page, ".db-compare-runs") == []
 
 
 def test_text_of_a_run_is_never_markup(open_page: OpenPage, library: Served) -> None:

@@ -5,20 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from engine.errors import ModelNotFoundError
-from tests.e2e.actions import expect_state, run, start, style
+from tests.e2e.actions import expect_state, overflow, run, serious_faults, start, style
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import served, wait_until
 from tests.fakes import FakeScript
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
-
-
-def overflow(page: Page) -> int:
-    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280, 1920])
@@ -35,8 +30,7 @@ def test_no_serious_fault_of_accessibility(open_page: OpenPage, dark: bool) -> N
     run(page, "the quick brown fox", 60)
     page.locator(".db-key.untested").click()
     for selector in ("#header", "#drafter", "#board"):
-        found = Axe().run(page, context=selector).response["violations"]
-        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+        assert serious_faults(page, selector) == []
 
 
 def test_dark_mode_follows_the_system_and_the_switch(open_page: OpenPage) -> None:

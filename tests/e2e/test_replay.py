@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.records import Finished
-from tests.e2e.actions import serious_faults
+from tests.e2e.actions import joined_text, overflow, serious_faults
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served
 
@@ -44,7 +44,7 @@ def store_run(app: Served, drafter: str = "ngram", tokens: int = 60, prompt: str
 
 
 def replay_text(page: Page) -> str:
-    return str(page.locator(".db-replay-text .st").evaluate_all("all => all.map(one => one.textContent).join('')"))
+    return joined_text(page.locator(".db-replay-text .st"))
 
 
 def steps_done(page: Page) -> int:
@@ -162,6 +162,7 @@ def test_five_hundred_tokens_play_smoothly_and_end_with_the_stored_text(open_pag
     page.keyboard.press("Home")
     page.keyboard.press("End")  # a jump over everything is drawn in several frames
     page.wait_for_function(DRAWN)
+    expect(page.locator(".db-replay-text .st").last).to_have_class("st on")
     assert replay_text(page) == app.store.get_run(run_id).requests[0].text
 
 
@@ -188,7 +189,7 @@ def test_the_page_fits_every_width_and_speaks_the_language(
     page = open_page(f"replay?run={store_run(app, 'lookahead')}", width=width, lang=lang, dark=dark, ready=READY)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert overflow(page) == 0
     expect(page.locator(".db-replay-phases h2")).to_have_text(
         "한 단계에서 일어나는 일" if lang == "ko-KR" else "What happens in a step"
     )

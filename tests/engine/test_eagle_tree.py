@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.drafters.best_tokens import best_token, best_tokens
+from engine.drafters.best_tokens import best_of_each, best_tokens
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
 from engine.models.eagle_pass import HeadRow
@@ -170,9 +170,9 @@ def test_the_best_tokens_are_those_of_topk_with_their_log_probabilities(k: int) 
     expected = logits.log_softmax(-1).topk(min(k, 600), dim=-1)
     assert best.tokens == expected.indices.tolist()
     torch.testing.assert_close(torch.tensor(best.log_probs), expected.values, atol=1e-5, rtol=1e-5)
-    assert best_token(logits[3]) == best.tokens[3][0]
+    assert best_of_each(logits) == [tokens[0] for tokens in best.tokens]
 
 
 def test_equal_logits_give_the_lower_token_first() -> None:
     assert best_tokens(torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]]), 3).tokens == [[1, 2, 4]]
-    assert best_token(torch.tensor([1.0, 2.0, 2.0])) == 1
+    assert best_of_each(torch.tensor([[1.0, 2.0, 2.0]])) == [1]

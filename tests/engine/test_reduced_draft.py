@@ -24,19 +24,16 @@ from engine.models.build import make_decoder
 from engine.models.decoder import Decoder, DecoderLike
 from engine.models.draft_files import drafted_tokens
 from engine.models.fused.decoder import FusedDecoder
-from engine.models.kernel import PLAIN_FP32, TILES, VECTORS, Kernel, has_tiles
+from engine.models.kernel import PLAIN_FP32, TILES, Kernel
 from engine.models.loader import load_tensors, locate
 from engine.records import RequestResult
+from tests.engine.kernels import KERNELS
 from tests.engine.stubs import make_sequence
 from tests.heads import PROMPTS
 
 Maker = Callable[..., Path]
 ROWS = 200
 CPU = torch.device("cpu")
-KERNELS = [
-    pytest.param(TILES, id="tiles", marks=pytest.mark.skipif(not has_tiles(), reason="the processor has no tile unit")),
-    pytest.param(VECTORS, id="vectors"),
-]
 # Heads of 16 run in the plain decoder, heads of 32 in the compiled pass.
 TARGETS = {"plain": {"layers": 3}, "compiled": {"layers": 3, "heads": 2, "kv_heads": 1}}
 BATCH = [*PROMPTS, "one more", "and another one", "def f(x):\n    return x"]

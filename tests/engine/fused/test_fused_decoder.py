@@ -14,15 +14,12 @@ from engine.draft import Draft
 from engine.model_runner import ModelRunner
 from engine.models.attention import Row
 from engine.models.build import make_decoder
-from engine.models.kernel import PLAIN_FP32, TILES, VECTORS, Kernel, has_tiles
+from engine.models.kernel import PLAIN_FP32, TILES, VECTORS, Kernel
 from engine.models.loader import load_tensors, locate
+from tests.engine.kernels import KERNELS
 from tests.tiny import LLAMA3_SCALING
 
 CPU = torch.device("cpu")
-KERNELS = [
-    pytest.param(TILES, id="tiles", marks=pytest.mark.skipif(not has_tiles(), reason="the processor has no tile unit")),
-    pytest.param(VECTORS, id="vectors"),
-]
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"heads": 2, "kv_heads": 1}),
     ("llama", {"heads": 2, "kv_heads": 1, "tied": True, "attention_bias": True, "mlp_bias": True}),

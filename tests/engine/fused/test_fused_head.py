@@ -14,13 +14,10 @@ from engine.models.eagle_pass import HeadOutput, HeadRow, PlainEagle
 from engine.models.fused.head import FusedEagle, TargetPanels
 from engine.models.fused.panels import pack
 from engine.models.head_parts import TargetParts
-from engine.models.kernel import TILES, VECTORS, Kernel, has_tiles
+from engine.models.kernel import VECTORS, Kernel
+from tests.engine.kernels import KERNELS
 
 HIDDEN, VOCAB, DRAFT_VOCAB = 72, 200, 50
-KERNELS = [
-    pytest.param(TILES, id="tiles", marks=pytest.mark.skipif(not has_tiles(), reason="the processor has no tile unit")),
-    pytest.param(VECTORS, id="vectors"),
-]
 LAYOUTS: list[dict[str, Any]] = [
     {"layout": "eagle3", "capture": (0, 1, 2), "own_head": True},
     {"layout": "eagle3", "capture": (0, 1, 2), "own_head": True, "norm_before_residual": True, "norm_output": True},
