@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.compare_request import COMPARE
+from app.compare_request import COMPARE, CompareRequest, read_comparison
 from app.prompt_files import builtin_prompts
 from app.state import PLAIN_DRAFTER, PLAYGROUND, PlaygroundForm
 from app.sweep_run import KIND as SWEEP
@@ -20,7 +20,8 @@ from engine.sweep_plan import SweepSettings
 from storage.records import RunDetail
 
 _SHIPPED = "assets/drafters/"  # found by every engine on its own
-_SOURCES = {"draft_model": "--draft-model", "eagle": "--eagle", "medusa": "--medusa"}
+_PROMPTS_FILE = "prompts.jsonl"
+_SOURCES = ("draft_model", "eagle", "medusa")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,15 @@ def snippets(run: RunDetail, url: str) -> dict[str, Snippet]:
         settings = SweepSettings.from_dict(run.params["settings"])
         return {
             "command": Snippet(_sweep_command(run, settings), _prompts_note(run)),
-            "python": Snippet(_sweep_program(settings, url), _prompts_note(run)),
+            "python": Snippet(_sweep_program(run, settings, url), _prompts_note(run)),
             "vllm": _vllm(run, list(_specs(settings))),
         }
     if run.kind == COMPARE:
-        lanes = [DrafterSpec(lane["drafter"], lane["gamma"], lane["options"]) for lane in run.params["lanes"]]
+        asked = read_comparison(run.params)
         return {
-            "command": Snippet(_compare_command(run, lanes)),
+            "command": Snippet(_compare_command(run, [request.drafter for request in asked.requests[0]])),
             "python": Snippet(_compare_program(run, url)),
-            "vllm": _vllm(run, [lane for lane in lanes if lane.name != PLAIN_DRAFTER]),
+            "vllm": _vllm_lanes(run, asked),
         }
     requests = list(requests_of(run))
     lines = [_generate_command(run, request) for request in requests]
@@ -61,8 +62,7 @@ def snippets(run: RunDetail, url: str) -> dict[str, Snippet]:
     drafters = [request.drafter for request in requests if request.drafter.name != PLAIN_DRAFTER] or [DrafterSpec("null", 0)]
     flags = _vllm(run, drafters)
     if requests:
-        body = Note("copy.note.request", {"body": json.dumps(_sampling(requests[0].sampling), ensure_ascii=False)})
-        flags = replace(flags, notes=(*flags.notes, body))
+        flags = replace(flags, notes=(*flags.notes, _request_note(requests[0].sampling)))
     return {"command": Snippet("\n".join(lines)), "python": Snippet("\n".join(programs)), "vllm": flags}
 
 
@@ -100,7 +100,7 @@ def _sweep_command(run: RunDetail, settings: SweepSettings) -> str:
     for name in ("repeats", "max_tokens", "cell_tokens", "seed"):
         words += [f"--{name.replace('_', '-')}", getattr(settings, name)]
     if not _has_builtin_prompts(run):
-        words += ["--prompts", "prompts.jsonl"]
+        words += ["--prompts", _PROMPTS_FILE]
     return _command("sweep", [*words, *_engine_words(run, [choice.name for choice in settings.drafters])])
 
 
@@ -149,16 +149,16 @@ def _command(name: str, words: Sequence[Any]) -> str:
 
 def _engine_words(run: RunDetail, drafters: Sequence[str]) -> list[str]:
     """The options that load the same models; what every engine takes by itself is left out."""
-    given = run.params.get("engine")
-    if isinstance(given, Mapping):
-        options = {"target" if name == "model" else str(name): value for name, value in given.items() if value is not None}
-        return [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    words = [] if not run.model or is_embedded(run.model) else ["--target", run.model]
-    for name, flag in _SOURCES.items():
+    options = {} if not run.model or is_embedded(run.model) else {"model": run.model}
+    for name in _SOURCES:
         source = run.provenance.get(name)
         if source and not source.startswith(_SHIPPED) and any(drafter.endswith(name) for drafter in drafters):
-            words += [flag, source]
-    return words
+            options[name] = source
+    given = run.params.get("engine")  # of the command line that began a sweep; empty when the page did
+    if isinstance(given, Mapping):
+        options |= {str(name): str(value) for name, value in given.items() if value is not None}
+    flags = {name: "--target" if name == "model" else f"--{name.replace('_', '-')}" for name in options}
+    return [word for name, value in options.items() for word in (flags[name], value)]
 
 
 def _generate_program(request: GenerationRequest, url: str, first: bool) -> str:
@@ -182,11 +182,15 @@ def _generate_program(request: GenerationRequest, url: str, first: bool) -> str:
     return "\n".join([*lines, 'print(result["main"]["metrics"]["tokens_per_s"], "tokens/s")'])
 
 
-def _sweep_program(settings: SweepSettings, url: str) -> str:
-    values = settings.to_dict()
-    drafters = [choice.label for choice in settings.drafters]
-    call = f"result = client.predict({_arguments({**values, 'drafters': drafters, 'api_name': '/sweep'})})"
-    return "\n".join([_client(url), call, 'print(result["finding"])'])
+def _sweep_program(run: RunDetail, settings: SweepSettings, url: str) -> str:
+    values = {**settings.to_dict(), "drafters": [choice.label for choice in settings.drafters]}
+    head, own = [_client(url)], ""
+    if not _has_builtin_prompts(run):
+        read = f"prompts = [json.loads(line) for line in Path({_PROMPTS_FILE!r}).read_text(encoding='utf-8').splitlines()]"
+        head = ["import json\nfrom pathlib import Path\n", *head, read]
+        own = "    prompts=prompts,\n"
+    call = f"result = client.predict({_arguments({**values, 'api_name': '/sweep'})}{own})"
+    return "\n".join([*head, call, 'print(result["finding"])'])
 
 
 def _client(url: str) -> str:
@@ -205,11 +209,19 @@ def _vllm(run: RunDetail, drafters: Sequence[DrafterSpec]) -> Snippet:
     return Snippet("\n".join(texts), tuple({str(note): note for one in found for note in one.notes}.values()))
 
 
-def _sampling(sampling: SamplingParams) -> dict[str, Any]:
-    """Of a request to vLLM; its names are ours but for nothing."""
-    names = ("temperature", "top_k", "top_p", "seed", "max_tokens")
-    values = {name: getattr(sampling, name) for name in names}
-    return {**values, **({"stop": list(sampling.stop)} if sampling.stop else {})}
+def _vllm_lanes(run: RunDetail, asked: CompareRequest) -> Snippet:
+    """A server for each lane, to be measured one after another."""
+    parts = [_vllm(run, [request.drafter]) for request in asked.requests[0]]
+    text = "\n".join(f"# {label}\n{part.text}" for label, part in zip(asked.labels, parts, strict=True))
+    notes = {str(note): note for part in parts for note in part.notes}
+    return Snippet(text, (Note("copy.note.lanes"), *notes.values(), _request_note(asked.requests[0][0].sampling)))
+
+
+def _request_note(sampling: SamplingParams) -> Note:
+    """What a request to vLLM says; the names of the settings are the same there."""
+    values = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "seed", "max_tokens")}
+    body = {**values, **({"stop": list(sampling.stop)} if sampling.stop else {})}
+    return Note("copy.note.request", {"body": json.dumps(body, ensure_ascii=False)})
 
 
 def _has_builtin_prompts(run: RunDetail) -> bool:

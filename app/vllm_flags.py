@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from engine.config import DrafterSpec
 
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES = ("float32", "bfloat16", "float16")
 NGRAM_BOUNDS = {"min_n": 2, "max_n": 4}  # of the ngram drafter, where a run names none: vLLM's own defaults are others
 _EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the published weights of the model that comes along
 
@@ -33,14 +33,15 @@ def serve_command(model: str, dtype: str, drafter: DrafterSpec, sources: Mapping
 
     Args:
         model: of the run; the embedded one is named by its published weights.
-        dtype: of the run.
+        dtype: of the run, its kernels in brackets behind: "bfloat16 (tiles)".
         drafter: with its draft length and options.
         sources: where the weights of `draft_model`, `eagle` and `medusa` came from; "" when not known.
     """
     embedded = is_embedded(model)
     words = ["vllm", "serve", _EMBEDDED if embedded else model or "MODEL"]
-    if dtype in _DTYPES:
-        words += ["--dtype", _DTYPES[dtype]]
+    weights = dtype.partition(" ")[0]
+    if weights in _DTYPES:
+        words += ["--dtype", weights]
     config, notes = _config(drafter, sources)
     if config is not None:
         words += ["--speculative-config", json.dumps(config, ensure_ascii=False)]

@@ -87,23 +87,49 @@ def test_the_program_that_a_run_is_copied_as_makes_the_run_again(app: Served) ->
     request = GenerationRequest("copied 한글 'x'", DrafterSpec("ngram", 3, {"max_n": 2}), SamplingParams(seed=5, max_tokens=12))
     run_id = app.store.start_run("generate", {}, {})
     app.store.start_request(run_id, request)
-    with urllib.request.urlopen(f"{app.url}runs/{run_id}/copy?url={app.url}", timeout=10) as answer:
-        program = json.loads(answer.read())["python"]["text"].replace("Client(", "Client(verbose=False, src=")
+    said = run_program(copied(app, run_id)["text"])
+    again = app.store.get_run(newest(app)).requests[0]
+    assert newest(app) != run_id and again.request() == request
+    assert said.startswith(again.text) and said.rstrip().endswith("tokens/s")
+
+
+def test_the_program_that_a_comparison_is_copied_as_compares_the_same_again(app: Served, client: Client) -> None:
+    lanes = [{"drafter": "null"}, {"drafter": "ngram", "gamma": 3, "options": {"max_n": 2}}]
+    first = client.predict(prompt="copied 'x'", lanes=lanes, max_tokens=12, seed=4, api_name="/compare")["run_id"]
+    said = run_program(copied(app, first)["text"])
+    assert newest(app) != first and app.store.get_run(newest(app)).params == app.store.get_run(first).params
+    assert {line.rsplit(" ", 1)[0] for line in said.splitlines()} == {"null", "ngram γ=3 max_n=2"}
+
+
+def test_the_program_that_a_sweep_is_copied_as_measures_the_same_prompts_again(
+    app: Served, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = client.predict(**SMALL, prompts=PROMPTS, api_name="/sweep")["run_id"]
+    found = copied(app, first)
+    assert "prompts.jsonl" in found["notes"][0] and first in found["notes"][0]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, PROMPTS)), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert "On this machine" in run_program(found["text"])
+    one, other = (app.store.get_run(run_id) for run_id in (first, newest(app)))
+    assert one.id != other.id and one.params == other.params and one.parts["prompts"] == other.parts["prompts"]
+
+
+def copied(app: Served, run_id: str) -> dict[str, Any]:
+    """The program of a run, as the page shows it."""
+    with urllib.request.urlopen(f"{app.url}runs/{run_id}/copy", timeout=10) as answer:
+        return dict(json.loads(answer.read())["python"])
+
+
+def run_program(program: str) -> str:
+    """What a copied program prints."""
     said = io.StringIO()
     with redirect_stdout(said):
-        exec(compile(program, "copied", "exec"), {})
-    newest = app.store.library.find(limit=1).runs[0].id
-    again = app.store.get_run(newest).requests[0]
-    assert newest != run_id and again.request() == request
-    assert said.getvalue().startswith(again.text) and said.getvalue().rstrip().endswith("tokens/s")
+        exec(compile(program.replace("Client(", "Client(verbose=False, src="), "copied", "exec"), {})
+    return said.getvalue()
 
 
-def test_a_copied_sweep_is_accepted_by_the_endpoint(app: Served, client: Client) -> None:
-    first = client.predict(**SMALL, prompts=PROMPTS, api_name="/sweep")
-    with urllib.request.urlopen(f"{app.url}runs/{first['run_id']}/copy", timeout=10) as answer:
-        found = json.loads(answer.read())
-    assert f'Client("{app.url}")'.replace('"', "'") in found["python"]["text"]
-    assert "prompts.jsonl" in found["python"]["notes"][0] and first["run_id"] in found["python"]["notes"][0]
+def newest(app: Served) -> str:
+    return app.store.library.find(limit=1).runs[0].id
 
 
 def test_the_files_of_the_library_are_downloads(app: Served, client: Client, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from typer.main import get_command
 from app.cli import cli, main
 from app.compare_request import COMPARE, read_comparison
 from app.copy_as import Snippet, snippets
+from app.pages.compare_page import Compare
 from app.prompt_files import builtin_prompts
 from app.state import PlaygroundForm
+from app.sweep_options import parse_drafters, parse_numbers, parse_tasks
 from app.sweep_run import begin, prompt_pool
 from app.vllm_flags import NGRAM_BOUNDS, is_embedded, serve_command
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
@@ -82,7 +85,9 @@ def arguments_of(program: str) -> dict[str, Any]:
     compile(program, "copied", "exec")
     calls = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Call)]
     (predict,) = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "predict"]
-    return {str(one.arg): ast.literal_eval(one.value) for one in predict.keywords}
+    return {
+        str(one.arg): one.value.id if isinstance(one.value, ast.Name) else ast.literal_eval(one.value) for one in predict.keywords
+    }
 
 
 def test_a_run_with_its_baseline_is_copied_as_two_requests_the_drafter_first(store: Store) -> None:
@@ -135,8 +140,16 @@ def test_the_copied_sweep_has_the_same_settings(store: Store, own_prompts: bool)
     assert (context.params["prompts"] is not None) is own_prompts
     assert [note.key for note in found["command"].notes] == (["copy.note.prompts"] if own_prompts else [])
     call = arguments_of(found["python"].text)
-    assert call["api_name"] == "/sweep" and call["drafters"] == ["ngram", "eagle:total_tokens=24"] and call["repeats"] == 3
+    read = [choice for text in call.pop("drafters") for choice in parse_drafters(text)]
+    assert (call.pop("api_name"), call.pop("prompts", None) is not None) == ("/sweep", own_prompts)
+    lists = {name: tuple(call.pop(name)) for name in ("gammas", "batch_sizes")}
+    assert SweepSettings(drafters=tuple(read), **lists, **call) == SETTINGS
     assert found["vllm"].text.count("vllm serve") == 4  # two drafters at two draft lengths
+
+
+def test_a_sweep_that_the_page_began_names_the_model_that_it_measured(store: Store) -> None:
+    run = store.get_run(begin(store, INFO, SETTINGS, prompt_pool(builtin_prompts())).run_id)
+    assert snippets(run, URL)["command"].text.endswith("--target fake/model")
 
 
 @pytest.mark.parametrize("tasks", [[], ["code", "math"]])
@@ -158,8 +171,20 @@ def test_the_copied_comparison_asks_for_the_same(store: Store, tmp_path: Path, t
     assert made.params["lanes"] == lanes and made.params["seed"] == 3 and made.params["chat_template"] is False
     assert made.title == store.get_run(run_id).title
     call = arguments_of(found["python"].text)
-    assert call["api_name"] == "/compare" and call["lanes"] == lanes and call["seed"] == 3
-    assert found["vllm"].text.count("vllm serve") == 1
+    assert call.pop("api_name") == "/compare" and set(call) <= set(signature(Compare.compare).parameters)
+    assert read_comparison(call) == asked
+
+
+def test_a_copied_comparison_serves_every_lane_and_says_what_cannot_be(store: Store) -> None:
+    lanes = [{"drafter": "null"}, {"drafter": "ngram", "gamma": 3}, {"drafter": "lookahead", "gamma": 2}]
+    asked = read_comparison({"prompt": "p", "lanes": lanes, "temperature": 0.5})
+    found = snippets(store.get_run(store.start_run(COMPARE, asked.to_params(), {"model": "m"})), URL)["vllm"]
+    assert [line for line in found.text.splitlines() if line.startswith("#")] == [f"# {label}" for label in asked.labels]
+    served = [shlex.split(line, comments=True) for line in found.text.splitlines()]
+    assert [words[:3] for words in served if words] == [["vllm", "serve", "m"]] * 3
+    assert found.text.count("--speculative-config") == 1
+    assert [note.key.removeprefix("copy.note.") for note in found.notes] == ["lanes", "plain", "ngram", "none", "request"]
+    assert json.loads(found.notes[-1].values["body"])["temperature"] == 0.5
 
 
 def test_a_prompt_set_without_a_number_is_copied_with_one_prompt_of_each_task(store: Store) -> None:
@@ -169,8 +194,6 @@ def test_a_prompt_set_without_a_number_is_copied_with_one_prompt_of_each_task(st
 
 
 def _settings_of(params: Mapping[str, Any]) -> SweepSettings:
-    from app.sweep_options import parse_drafters, parse_numbers, parse_tasks
-
     return SweepSettings(
         parse_drafters(params["drafters"]),
         parse_numbers("gammas", params["gammas"]),
@@ -221,7 +244,7 @@ def _settings_of(params: Mapping[str, Any]) -> SweepSettings:
     ids=lambda value: value.name if isinstance(value, DrafterSpec) else "",
 )
 def test_vllm_flags_of_each_drafter(drafter: DrafterSpec, source: str, config: dict[str, Any] | None, notes: list[str]) -> None:
-    flags = serve_command("Qwen/Qwen3-8B", "bf16", drafter, {drafter.name: source})
+    flags = serve_command("Qwen/Qwen3-8B", "bfloat16 (tiles)", drafter, {drafter.name: source})
     words = shlex.split(flags.text)
     assert words[:5] == ["vllm", "serve", "Qwen/Qwen3-8B", "--dtype", "bfloat16"]
     assert words[5:6] == ([] if config is None else ["--speculative-config"])
