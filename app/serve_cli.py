@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import signal
 import socket
@@ -30,7 +31,7 @@ from app.cli_common import (
     wait_with_progress,
 )
 from app.contracts import MakeEngine
-from app.quick_source import quick_source_segments
+from app.gradio_stubs import without_stubs
 from app.service import EngineService
 from app.settings import load_settings
 from engine.errors import DraftboardError, InvalidRequestError, PortInUseError
@@ -65,10 +66,11 @@ def serve(
     console = Console(stderr=True)
     with bind(settings.host, settings.port) as listener, open_records(settings) as records:
         service = EngineService(lambda progress: make_engine(settings.engine_config(), progress), records.recorder)
+        gc.disable()  # what a start makes stays: looking through it for garbage again and again only costs time
         service.start()
         try:
             # Gradio takes seconds to import: meanwhile the model loads.
-            with quick_source_segments():
+            with without_stubs():
                 from app.ui import create_app
 
             served = settings.model_copy(update={"port": listener.getsockname()[1]})
@@ -76,6 +78,7 @@ def serve(
             config = uvicorn.Config(application, log_level="warning", timeout_graceful_shutdown=GRACE_S)
             serve_until_stopped(uvicorn.Server(config), listener, service, console)
         finally:
+            gc.enable()
             service.stop()
 
 
@@ -123,6 +126,8 @@ def serve_until_stopped(server: uvicorn.Server, listener: socket.socket, service
             failure.append(error)
             server.should_exit = True
         else:
+            gc.freeze()
+            gc.enable()
             console.print(f"Ready: {info.model} on {info.device}, {info.dtype}", highlight=False, markup=False, soft_wrap=True)
 
     logging.getLogger("uvicorn.error").addFilter(_CutStreams())
