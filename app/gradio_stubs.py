@@ -23,7 +23,7 @@ def _getfile(found: Any) -> str:
 @contextmanager
 def without_stubs() -> Iterator[None]:
     """Inside the block classes of components have no file."""
-    inspect.getfile = _getfile
+    inspect.getfile = _getfile  # type: ignore[assignment]
     try:
         yield
     finally:
