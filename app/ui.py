@@ -159,6 +159,12 @@ def make_theme() -> gr.themes.Base:
         button_primary_background_fill_hover="#005f96",
         button_primary_background_fill_dark="#0072b2",
         button_primary_background_fill_hover_dark="#0b83c7",
+        slider_color="#0072b2",
+        slider_color_dark="#56b4e9",
+        checkbox_background_color_selected="#0072b2",
+        checkbox_background_color_selected_dark="#0072b2",
+        checkbox_border_color_selected="#0072b2",
+        checkbox_border_color_selected_dark="#0072b2",
         button_primary_text_color="#ffffff",
         button_primary_text_color_dark="#ffffff",
     )

@@ -6,6 +6,12 @@
   const POLL_MS = 1000;
   const SLOW_POLL_MS = 4000;
 
+  /** Published figures with names and sources in the page's language, where there are such texts. */
+  const inWords = ({ curves, tasks }) => ({
+    curves: curves.map((one) => ({ ...one, name: D.tOr(`curve.${one.id}.name`, one.name), source: D.tOr(`curve.${one.id}.source`, one.source) })),
+    tasks: { ...tasks, source: D.tOr("curve.tasks.source", tasks.source) },
+  });
+
   class Batch {
     constructor(root, offered) {
       this.form = new D.SweepForm(offered, async (form) => {
@@ -14,8 +20,9 @@
         this.live.scrollIntoView({ block: "start" });
         this.refreshList();
       });
-      this.charts = new D.SweepCharts(offered.published);
-      this.tables = new D.SweepTables(offered.published);
+      const published = inWords(offered.published);
+      this.charts = new D.SweepCharts(published);
+      this.tables = new D.SweepTables(published);
       this.whatIf = new D.WhatIf();
       this.offered = offered;
       this.over = new Map();

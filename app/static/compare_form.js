@@ -161,7 +161,7 @@
       const drafter = el("select", { "aria-label": `${name}: ${t("drafter.title")}` });
       for (const one of this.drafters) {
         const text = D.drafterName(one.name, one.label);
-        drafter.append(el("option", { value: one.name, text, disabled: !one.available, title: one.available ? null : t("drafter.unavailable", { reason: one.reason }) }));
+        drafter.append(el("option", { value: one.name, text, disabled: !one.available, title: one.available ? null : D.whyMissing(one) }));
       }
       drafter.value = lane.drafter;
       const gamma = el("input", { type: "number", min: 0, max: 16, step: 1, value: lane.gamma, disabled: lane.drafter === "null", "aria-label": `${name}: ${t("form.gamma")}` });

@@ -142,7 +142,7 @@
 
   /** The card as an article with its name as its id. */
   D.drafterCard = (card, engine) => {
-    const missing = card.available ? null : el("p", { class: "db-card-missing", text: t("drafter.unavailable", { reason: card.reason }) });
+    const missing = card.available ? null : el("p", { class: "db-card-missing", text: D.whyMissing(card) });
     const slower = card.slower && el("p", { class: "db-card-slower", text: t("drafters.slower", { machine: card.best.machine || "–", speedup: num(card.best.speedup) }) });
     const name = D.drafterName(card.name, card.label);
     return el(

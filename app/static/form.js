@@ -56,7 +56,7 @@
         this.explain(one);
       });
       const label = el("label", { class: one.available ? "" : "off" }, input, el("span", { text: D.drafterName(one.name, one.label) }));
-      if (!one.available) label.title = t("drafter.unavailable", { reason: one.reason });
+      if (!one.available) label.title = D.whyMissing(one);
       return label;
     }
 
@@ -68,7 +68,7 @@
       const chosenLossy = one.options.some((option) => option.lossy.includes(this.chosen.options[option.name] ?? option.default));
       const kind = one.lossless && !chosenLossy ? "lossless" : "lossy";
       const badge = el("span", { class: `db-badge ${kind}`, text: t(`drafter.${kind}`), title: t(`drafter.${kind}.title`) });
-      const text = one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : t("drafter.unavailable", { reason: one.reason });
+      const text = one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : D.whyMissing(one);
       const title = t("drafters.card.title", { drafter: D.drafterName(one.name, one.label) });
       // In another tab: this one keeps what was typed.
       const card = el("a", { class: "db-card-link", href: `drafters#${one.name}`, target: "_blank", rel: "noopener", title, text: t("drafters.card") });

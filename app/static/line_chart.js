@@ -57,9 +57,18 @@
       const between = xTicks ?? (xLog ? D.distinct(xs) : D.ticks(x.low, x.high));
       for (const shade of shades) this.shade(shade, x);
       this.axes(x, y, between.filter((tick) => (tick[0] ?? tick) >= x.low && (tick[0] ?? tick) <= x.high), yTicks);
-      if (reference) this.reference(y, reference.value, reference.text);
+      if (reference) this.reference(y, reference.value, reference.text, this.places(x, y));
       for (const one of this.series) this.line(one, x, y);
       for (const mark of marks) this.mark(mark, x, y);
+    }
+
+    /** Points of the shown curves, close enough to each other that none passes a word unseen. */
+    places(x, y) {
+      return this.series.filter((one) => !this.hidden.has(nameOf(one))).flatMap((one) => {
+        const points = one.points.filter((point) => D.known(point.y)).map((point) => [x.at(point.x), y.at(point.y)]).sort((a, b) => a[0] - b[0]);
+        const between = (place) => ([x0, y0], i) => [x0 + place * ((points[i + 1]?.[0] ?? x0) - x0), y0 + place * ((points[i + 1]?.[1] ?? y0) - y0)];
+        return [0, 0.2, 0.4, 0.6, 0.8].flatMap((place) => points.map(between(place)));
+      });
     }
 
     shade({ from, to, text, kind }, x) {

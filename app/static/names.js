@@ -9,6 +9,9 @@
 
   D.drafterName = (name, label = name) => tOr(`drafter.${name}.label`, label);
 
+  /** Why a drafter cannot be chosen; the engine's own words where there are no others. */
+  D.whyMissing = ({ name, reason }) => D.t("drafter.unavailable", { reason: tOr(`drafter.${name}.missing`, reason) });
+
   D.taskName = (task) => tOr(`task.${task}`, task || D.t("batch.task.none"));
 
   /** Settings of a drafter, each as a name and a value. */

@@ -10,13 +10,21 @@
   const HEIGHT = 330;
   const MARGIN = { top: 14, right: 18, bottom: 46, left: 58 };
   // Colour-blind safe (Okabe and Ito), readable on white and on black; shapes and names say the same.
-  const INKS = ["var(--ch-1)", "var(--ch-2)", "var(--ch-3)", "var(--ch-4)", "var(--ch-5)", "var(--ch-6)"];
-  const DRAFTERS = ["ngram", "lookahead", "draft_model", "eagle", "medusa", "null"];
-  const SHAPES = ["circle", "square", "triangle", "diamond", "cross", "ring"];
+  const SIGNS = {
+    ngram: ["var(--ch-1)", "circle"],
+    lookahead: ["var(--ch-2)", "square"],
+    draft_model: ["var(--ch-3)", "triangle"],
+    eagle: ["var(--ch-4)", "diamond"],
+    medusa: ["var(--ch-5)", "cross"],
+    null: ["var(--ch-6)", "ring"],
+    ngram_eagle: ["var(--ch-7)", "down"],
+    ngram_draft_model: ["var(--ch-8)", "bow"],
+  };
+  const HINTS = [1, -1].flatMap((side) => [...Array(11).keys()].map((place) => [place / 10, side])); // where a reference line is named
   const DASHES = ["", "7 4", "2 3", "10 3 2 3", "4 2 1 2", "1 4"];
 
-  D.inkOf = (drafter) => INKS[Math.max(0, DRAFTERS.indexOf(drafter)) % INKS.length];
-  D.shapeOf = (drafter) => SHAPES[Math.max(0, DRAFTERS.indexOf(drafter)) % SHAPES.length];
+  D.inkOf = (drafter) => (SIGNS[drafter] ?? SIGNS.ngram)[0];
+  D.shapeOf = (drafter) => (SIGNS[drafter] ?? SIGNS.ngram)[1];
   D.dashOf = (place) => DASHES[place % DASHES.length];
 
   /** A marker of a drafter's shape around (x, y). */
@@ -24,6 +32,8 @@
     const points = {
       square: [[-1, -1], [1, -1], [1, 1], [-1, 1]],
       triangle: [[0, -1.25], [1.15, 0.85], [-1.15, 0.85]],
+      down: [[0, 1.25], [1.15, -0.85], [-1.15, -0.85]],
+      bow: [[-1.2, -1], [1.2, 1], [1.2, -1], [-1.2, 1]],
       diamond: [[0, -1.35], [1.35, 0], [0, 1.35], [-1.35, 0]],
       cross: [[-1, -0.4], [-0.4, -0.4], [-0.4, -1], [0.4, -1], [0.4, -0.4], [1, -0.4], [1, 0.4], [0.4, 0.4], [0.4, 1], [-0.4, 1], [-0.4, 0.4], [-1, 0.4]],
     }[shape];
@@ -144,11 +154,22 @@
       );
     }
 
-    /** A horizontal line that means something, such as 1.0×. */
-    reference(y, value, text) {
+    /** A horizontal line that means something, such as 1.0×; its name stands where fewest of the `taken` places are. */
+    reference(y, value, text, taken = []) {
       const { left, right } = this.box;
       const place = y.at(value);
-      this.plot.append(svg("line", { x1: left, x2: right, y1: place, y2: place, class: "ch-reference" }), svg("text", { x: left + 5, y: place + 14, class: "ch-reference-text" }, text));
+      const name = svg("text", { class: "ch-reference-text" }, text);
+      this.plot.append(svg("line", { x1: left, x2: right, y1: place, y2: place, class: "ch-reference" }), name);
+      const length = name.getComputedTextLength();
+      const start = (share) => left + 5 + share * Math.max(0, right - left - 10 - length);
+      const crowd = ([share, side]) => {
+        const from = start(share) - 5;
+        const near = ([x, height]) => x > from && x < from + length + 10 && (height - place) * side > -4 && (height - place) * side < 20;
+        return taken.filter(near).length;
+      };
+      const [share, side] = HINTS.reduce((best, one) => (crowd(one) < crowd(best) ? one : best));
+      name.setAttribute("x", start(share));
+      name.setAttribute("y", place + (side > 0 ? 14 : -6));
     }
 
     /** One entry of the legend; `toggle(on)` makes it a button that hides the series. */

@@ -9,6 +9,7 @@ import pytest
 
 from app.i18n import LANGUAGES, choose_language, text, text_or, texts
 from app.presets import TASKS
+from app.published_figures import published
 from engine.records import FinishReason
 from tests.fakes import DRAFTERS
 
@@ -125,6 +126,16 @@ def test_every_setting_and_every_choice_of_the_real_drafters_has_a_text(language
     names += [f"option.{option.name}" for kind in kinds for option in kind.options]
     names += [f"choice.{choice}" for kind in kinds for option in kind.options for choice in option.choices]
     assert [name for name in names if name not in texts(language)] == []
+
+
+def test_why_a_drafter_is_missing_and_what_was_published_is_said_in_every_language() -> None:
+    from engine.drafter_loading import LoadedDrafters
+
+    for info in LoadedDrafters({}, {}, {}).infos():
+        assert text("en", f"drafter.{info.name}.missing") == info.reason
+    assert text("en", "curve.tasks.source") == published()["tasks"]["source"]
+    (rule,) = [curve for curve in published()["curves"] if "id" in curve]
+    assert (text("en", "curve.rule.name"), text("en", "curve.rule.source")) == (rule["name"], rule["source"])
 
 
 def test_both_languages_fill_in_the_same_values() -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from app.cli_common import real_engine
 from app.presets import load_presets
 from app.recorded import RECORDED_FOLDER
 from engine.config import EngineConfig
+from engine.records import Fate, StepRecord
 from tests.e2e.conftest import ARGS, PLAYGROUND_READY
 from tests.e2e.served import Served, served
 
@@ -45,6 +47,7 @@ class Runs(NamedTuple):
 
     live: str
     replayed: str
+    step: int
     comparison: str
     sweep: str
 
@@ -74,10 +77,16 @@ def make_runs(app: Served) -> Runs:
     generate(math, "medusa", plain="after")
     comparison = client.predict(prompt=code, lanes=LANES, max_tokens=128, api_name="/compare")["run_id"]
     replayed = generate(chat, "eagle", temperature=0.7, seed=3)
-    live = generate(code, "eagle", plain="after", max_tokens=160)
+    live = generate(code, "ngram_eagle", plain="after", max_tokens=160)
     client.close()
     app.store.library.tag([live, comparison], ["team demo"], [])
-    return Runs(live, replayed, str(comparison), sweep)
+    return Runs(live, replayed, telling_step(app.store.get_run(replayed).requests[0].steps), str(comparison), sweep)
+
+
+def telling_step(steps: Sequence[StepRecord]) -> int:
+    """The last step whose draft was neither kept nor refused as a whole."""
+    fates = [{token.fate for token in step.draft} for step in steps]
+    return max((place for place, found in enumerate(fates) if {Fate.ACCEPTED, Fate.REJECTED} <= found), default=0)
 
 
 def shots(runs: Runs) -> list[Shot]:
@@ -86,8 +95,8 @@ def shots(runs: Runs) -> list[Shot]:
         Shot("playground", f"?run={runs.live}", (*PLAYGROUND_READY, ".db-stream .tk")),
         Shot("compare", f"compare?run={runs.comparison}", (".db-compare-table tbody tr", ".db-lanes"), to_the_end),
         Shot("batch", f"batch?run={runs.sweep}", (".sw-finding", ".sw-whatif output"), to_the_top),
-        Shot("replay", f"replay?run={runs.replayed}", (".db-scrubber", ".db-phase"), into_a_step),
-        Shot("library", "library", (".db-run",), to_the_top),
+        Shot("replay", f"replay?run={runs.replayed}", (".db-scrubber", ".db-phase"), partial(into_a_step, step=runs.step)),
+        Shot("library", "library", (".db-run",), open_details),
         Shot("drafters", "drafters", (".db-drafter-card",), to_the_top),
     ]
 
@@ -101,9 +110,16 @@ def to_the_end(page: Page) -> None:
     to_the_top(page)
 
 
-def into_a_step(page: Page) -> None:
-    """Behind the verdict of a step in the middle of a run."""
-    for _ in range(9):
+def open_details(page: Page) -> None:
+    """With one run opened, what can be copied of it among the rest."""
+    page.locator(".db-run-more").first.click()
+    page.wait_for_selector(".db-copy-text:not(:empty)")
+    to_the_top(page)
+
+
+def into_a_step(page: Page, step: int) -> None:
+    """Behind the verdict of a step."""
+    for _ in range(step):
         page.keyboard.press("ArrowRight")
     for _ in range(4):
         page.keyboard.press("Shift+ArrowRight")
@@ -128,7 +144,8 @@ def take(browser: Browser, app: Served, shot: Shot, theme: str, language: str) -
 def optimised(picture: bytes) -> bytes:
     """The picture with so many colours as its page really has."""
     out = io.BytesIO()
-    few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    all_of_them = Image.open(io.BytesIO(picture)).convert("RGB")
+    few = all_of_them.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
     few.save(out, "PNG", optimize=True)
     return out.getvalue()
 
