@@ -77,7 +77,9 @@
       const b = x.at(Math.min(to, x.high));
       if (b <= a) return;
       this.grid.append(svg("rect", { x: a, y: top, width: b - a, height: bottom - top, class: `ch-shade ${kind}` }));
-      if (b - a > 60) this.grid.append(svg("text", { x: (a + b) / 2, y: top + 14, "text-anchor": "middle", class: "ch-shade-text" }, text));
+      const name = svg("text", { x: (a + b) / 2, y: bottom - 8, "text-anchor": "middle", class: "ch-shade-text" }, text);
+      this.grid.append(name);
+      if (name.getComputedTextLength() > b - a) name.remove();
     }
 
     line(one, x, y) {
