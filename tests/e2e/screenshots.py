@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from app.cli_common import real_engine
 from app.presets import load_presets
 from app.recorded import RECORDED_FOLDER
-from engine.config import EngineConfig
+from engine.config import DrafterSpec, EngineConfig, GenerationRequest, SamplingParams
 from engine.records import Fate, StepRecord
 from tests.e2e.conftest import ARGS, PLAYGROUND_READY
 from tests.e2e.served import Served, served
@@ -67,6 +67,10 @@ def make_runs(app: Served) -> Runs:
     presets = load_presets()
     code, math, chat = (presets[task][0].prompt for task in ("code", "math", "chat"))
     client = Client(app.url, verbose=False)
+
+    for drafter in ("ngram", "lookahead", "eagle", "medusa", "ngram_eagle"):  # the first passes of each compile
+        asked = GenerationRequest(chat, DrafterSpec(drafter, 4), SamplingParams(max_tokens=24))
+        list(app.service.submit(asked).events())
 
     def generate(prompt: str, drafter: str, **settings: object) -> str:
         asked = {"prompt": prompt, "drafter": drafter, "max_tokens": 96, **settings, "api_name": "/generate"}
