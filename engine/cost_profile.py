@@ -23,7 +23,7 @@ class PassCost(NamedTuple):
 
 
 class DraftCost(NamedTuple):
-    """Median seconds of a drafter's step: drafting, and the engine's own work beside the target pass."""
+    """Seconds of a drafter's step: drafting, and the engine's own work beside the target pass."""
 
     batch_size: int
     gamma: int

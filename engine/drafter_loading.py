@@ -21,13 +21,12 @@ from engine.drafters.null import NullDrafter
 from engine.errors import UnsupportedModelError
 from engine.head_runner import HeadRunner
 from engine.model_runner import ModelRunner
-from engine.models.build import make_decoder, make_eagle
+from engine.models.build import make_decoder, make_eagle, make_medusa
 from engine.models.draft_files import drafted_tokens, read_card, read_object
 from engine.models.head_files import EagleFile, MedusaFile, load_head
 from engine.models.head_parts import TargetParts
 from engine.models.kernel import Kernel, choose_kernel
 from engine.models.loader import ModelFiles, load_tensors, locate
-from engine.models.medusa_pass import PlainMedusa
 from engine.models.shipped import find_shipped, shown_name
 from engine.records import DrafterInfo
 from engine.tokenizer import Tokenizer, check_same_tokens
@@ -203,7 +202,7 @@ def _medusa(source: str, config: EngineConfig, target: Target, budget: int) -> T
     if not isinstance(file, MedusaFile):
         raise UnsupportedModelError(f"{source} holds an EAGLE head; start with --eagle {source}.")
     parts = _target_parts(target)
-    heads = PlainMedusa(file.module(parts.head), parts, target.kernel.activation, target.device)
+    heads = make_medusa(file, parts, target.runner.decoder, target.threads)
     rates = (file.card or {}).get("rank_rates")
     return Trained(MedusaDrafter(heads, file.token_ids, target.files.spec.num_layers - 1, rates), file.card)
 

@@ -1,4 +1,4 @@
-"""Measures a cost profile: passes of the target on a grid, steps of every drafter, and the machine's ceilings; medians."""
+"""Measures a cost profile: passes of the target on a grid (medians), steps of every drafter, and the machine's ceilings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 
 import torch
 
@@ -24,7 +24,9 @@ CONTEXTS = (64, 256)
 DRAFT_BATCHES = (1, 8, 32)
 DRAFT_GAMMAS = (2, 8)
 _ROUNDS = 4
-_DRAFT_STEPS = 10
+_DRAFT_STEPS = 10  # of each batch of prompts
+_DRAFT_PROMPTS = 4  # at least: what a drafter finds in one text says little about others
+_OUTLIERS = 0.05  # slowest steps that are left out: the machine did something else
 _PREFILL = 256
 
 Progress = Callable[[str, float], None]
@@ -69,7 +71,6 @@ def add_drafters(
     engine: Engine, profile: CostProfile, drafters: Sequence[DrafterChoice], pool: Sequence[PoolPrompt], progress: Progress
 ) -> CostProfile:
     """The profile with the steps of drafters that it lacks, and of the null drafter."""
-    short = sorted(pool, key=lambda prompt: len(prompt.prompt))[: max(1, len(pool) // 2)]  # prefill is not what is measured
     missing = [choice for choice in (DrafterChoice("null"), *drafters) if choice.label not in profile.drafters]
     found = dict(profile.drafters)
     sizes = [rows for rows in DRAFT_BATCHES if rows <= engine.target.pool.num_lanes]
@@ -77,7 +78,7 @@ def add_drafters(
         progress(f"Measuring the steps of {choice.label}", place / len(missing))
         gammas = (0,) if choice.name == "null" else DRAFT_GAMMAS
         specs = [DrafterSpec(choice.name, gamma, choice.options) for gamma in gammas]
-        found[choice.label] = [_draft_cost(engine, spec, rows, short) for spec in specs for rows in sizes]
+        found[choice.label] = [_draft_cost(engine, spec, rows, pool) for spec in specs for rows in sizes]
     return replace(profile, drafters=found)
 
 
@@ -115,23 +116,38 @@ def _forward(engine: Engine, rows: list[Row], num_logits: int) -> None:
 
 
 def _draft_cost(engine: Engine, spec: DrafterSpec, rows: int, pool: Sequence[PoolPrompt]) -> DraftCost:
-    """Medians over the steps in which all rows decode."""
+    """Over the steps in which all rows decode, of prompts from all over the pool."""
+    batches = max(1, _DRAFT_PROMPTS // rows)
+    wanted = batches * rows
+    prompts = [pool[i * len(pool) // wanted].prompt if wanted <= len(pool) else pool[i % len(pool)].prompt for i in range(wanted)]
+    steps = [step for i in range(batches) for step in _full_steps(engine, spec, prompts[i::batches])]
+    draft, overhead = zip(*steps, strict=True) if steps else ((0.0,), (0.0,))
+    return DraftCost(rows, spec.gamma, _usual(draft), _usual(overhead))
+
+
+def _full_steps(engine: Engine, spec: DrafterSpec, prompts: Sequence[str]) -> list[tuple[float, float]]:
+    """Seconds of drafting and of the engine's own work in the first steps in which all of these decode."""
     sampling = SamplingParams(max_tokens=_DRAFT_STEPS * (spec.gamma + 1), ignore_eos=True)
-    ids = [engine.add(GenerationRequest(pool[i % len(pool)].prompt, spec, sampling, trace=False)) for i in range(rows)]
-    draft: list[float] = []
-    overhead: list[float] = []
-    while engine.has_work() and len(draft) < _DRAFT_STEPS:
+    ids = [engine.add(GenerationRequest(prompt, spec, sampling, trace=False)) for prompt in prompts]
+    found: list[tuple[float, float]] = []
+    while engine.has_work() and len(found) < _DRAFT_STEPS:
         begin = time.perf_counter()
         records = [event.step for event in engine.step() if isinstance(event, Stepped)]
         seconds = time.perf_counter() - begin
-        if len(records) == rows and all(record.index > 0 and record.batch_size == rows for record in records):
-            draft.append(records[0].draft_ms / 1e3)
-            overhead.append(max(0.0, seconds - (records[0].draft_ms + records[0].verify_ms) / 1e3))
+        if len(records) == len(ids) and all(record.index > 0 and record.batch_size == len(ids) for record in records):
+            first = records[0]
+            found.append((first.draft_ms / 1e3, max(0.0, seconds - (first.draft_ms + first.verify_ms) / 1e3)))
     for request_id in ids:
         engine.cancel(request_id)
     while engine.has_work():
         engine.step()
-    return DraftCost(rows, spec.gamma, median(draft or [0.0]), median(overhead or [0.0]))
+    return found
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    """The mean without the slowest: a drafter that does little in one step and much in the next has no meaningful median."""
+    kept = sorted(seconds)[: max(1, round(len(seconds) * (1 - _OUTLIERS)))]
+    return fmean(kept)
 
 
 def _read_rate(engine: Engine) -> float:

@@ -37,7 +37,7 @@ class MedusaDrafter(Drafter):
     summary = "Extra heads guess the next places from one hidden state; their likeliest combinations are verified as a tree."
     chain = False
     options = (
-        DrafterOption("nodes", "Tree size", 16, 1, 64),
+        DrafterOption("nodes", "Tree size", 15, 1, 64),  # with the root sixteen rows: one tile of the CPU's matrix unit
         DrafterOption("acceptance", "Acceptance", "exact", choices=("exact", "typical"), lossy=("typical",)),
     )
 

@@ -1,4 +1,4 @@
-"""Makes the decoder, and the EAGLE head, that a kernel asks for."""
+"""Makes the decoder, and the drafting heads, that a kernel asks for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch import Tensor
 
 from engine.models.decoder import Decoder, DecoderLike
 from engine.models.eagle_pass import EagleLike, PlainEagle
-from engine.models.head_files import EagleFile
+from engine.models.head_files import EagleFile, MedusaFile
 from engine.models.head_parts import TargetParts
 from engine.models.kernel import Kernel
+from engine.models.medusa_pass import MedusaLike, PlainMedusa
 from engine.models.spec import ModelSpec
 
 
@@ -56,3 +57,13 @@ def make_eagle(file: EagleFile, target: TargetParts, decoder: DecoderLike, threa
     assert isinstance(decoder, FusedDecoder), "the decoder of every kernel but the plain one"
     panels = TargetPanels(decoder.embedding, decoder.head)
     return FusedEagle(file.module(), target, panels, file.token_ids, file.embedding, kernel, threads, max_tokens)
+
+
+def make_medusa(file: MedusaFile, target: TargetParts, decoder: DecoderLike, threads: int) -> MedusaLike:
+    """Medusa's heads for a target; arguments as in `make_eagle`."""
+    kernel, heads = decoder.kernel, file.module(target.head)
+    if kernel.name == "plain" or heads.config.num_blocks != 1:
+        return PlainMedusa(heads, target, kernel.activation, decoder.device)
+    from engine.models.fused.medusa import FusedMedusa
+
+    return FusedMedusa(heads, target, kernel, threads)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -11,11 +13,12 @@ from engine.config import EngineConfig
 from engine.cost_model import fit
 from engine.engine import Engine
 from engine.profiler import CONTEXTS, DRAFT_BATCHES, DRAFT_GAMMAS, TOKENS, add_drafters, measure_profile
+from engine.records import Event, Stepped
 from engine.sweep import CellFinished, run_sweep
 from engine.sweep_cell import Bench
 from engine.sweep_plan import DrafterChoice, PoolPrompt
 from engine.sweep_results import summarize_cells
-from tests.engine.sweep_bench import settings
+from tests.engine.sweep_bench import ClockedEngine, settings
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,30 @@ def test_a_profile_holds_every_shape_and_every_drafter_and_leaves_the_engine_idl
     assert add_drafters(engine, profile, [DrafterChoice("ngram")], pool, lambda message, fraction: None) == profile
     assert fit(profile).passes.error < 1.0
     assert any("ngram" in message for message in said)
+
+
+class UnevenEngine(ClockedEngine):
+    """Two of five steps take 4 ms to draft, the others nothing, as where a model drafts what a lookup does not find."""
+
+    target = SimpleNamespace(pool=SimpleNamespace(num_lanes=1))
+    steps = 0
+
+    def step(self) -> list[Event]:
+        events = super().step()
+        for event in events:
+            if isinstance(event, Stepped):
+                self.steps += 1
+                event.step.draft_ms = 4.0 if self.steps % 5 < 2 else 0.0
+        return events
+
+
+def test_a_drafter_that_mostly_costs_nothing_is_charged_what_it_costs_on_average(engine: Engine) -> None:
+    bare = measure_profile(engine, lambda message, fraction: None)
+    pool = [PoolPrompt(str(i), "t", f"Prompt {i}") for i in range(8)]
+    uneven = cast(Engine, UnevenEngine())
+    profile = add_drafters(uneven, bare, [DrafterChoice("ngram")], pool, lambda message, fraction: None)
+    for cost in profile.drafters["ngram"]:
+        assert 1.2e-3 < cost.draft_s < 2.0e-3
 
 
 def test_a_sweep_of_the_real_engine_measures_acceptance_of_a_perfect_drafter(engine: Engine) -> None:

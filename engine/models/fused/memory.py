@@ -104,14 +104,14 @@ class Memory:
             weights=aligned(threads * self.scratch + ROWS * width, activation),
             tails=aligned(threads * padded(POSITION_MARGIN + 2 * BLOCK, BLOCK) * dim, np.uint16),
             counters=aligned(phases * PHASE_WORDS, np.int64),
-            tiles=_tile_shapes(),
+            tiles=tile_shapes(),
         )
 
     def fits(self, *sizes: int) -> bool:
         return all(need <= have for need, have in zip(sizes, self.sizes, strict=True))
 
 
-def _tile_shapes() -> Any:
+def tile_shapes() -> Any:
     """Palette 1; eight tiles of 16 rows × 64 bytes (Intel SDM, LDTILECFG)."""
     shapes = aligned(64, np.uint8)
     shapes[0] = 1
