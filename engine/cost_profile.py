@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from engine.records import EngineInfo
 
-VERSION = 1
+VERSION = 2
 
 
 class PassCost(NamedTuple):
@@ -23,7 +23,7 @@ class PassCost(NamedTuple):
 
 
 class DraftCost(NamedTuple):
-    """Seconds of a drafter's step: drafting, and the engine's own work beside the target pass."""
+    """Seconds of a drafter's step: drafting, and the engine's own work, with what a tree's pass costs beyond a chain's."""
 
     batch_size: int
     gamma: int

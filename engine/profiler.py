@@ -7,25 +7,29 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import fmean, median
+from typing import NamedTuple
 
 import torch
 
 from engine.benchmark import read_bandwidth
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
+from engine.cost_model import PassModel, fit_passes
 from engine.cost_profile import CostProfile, DraftCost, PassCost
 from engine.engine import Engine
 from engine.models.attention import Row
-from engine.records import Stepped
+from engine.records import DraftToken, Stepped
 from engine.sweep_plan import DrafterChoice, PoolPrompt
 
 ROWS = (1, 2, 4, 8, 16, 32)
-TOKENS = (1, 2, 3, 5, 9)
+TOKENS = (1, 2, 3, 5, 9, 17)
 CONTEXTS = (64, 256)
 DRAFT_BATCHES = (1, 8, 32)
 DRAFT_GAMMAS = (2, 8)
 _ROUNDS = 4
 _DRAFT_STEPS = 10  # of each batch of prompts
 _DRAFT_PROMPTS = 4  # at least: what a drafter finds in one text says little about others
+_DRAFT_CHARS = 400  # of a prompt: prefill is not what is measured
+_PATIENCE = 4  # times as many tokens as those steps can give: the first requests go on until the last has its prompt read
 _OUTLIERS = 0.05  # slowest steps that are left out: the machine did something else
 _PREFILL = 256
 
@@ -71,6 +75,7 @@ def add_drafters(
     engine: Engine, profile: CostProfile, drafters: Sequence[DrafterChoice], pool: Sequence[PoolPrompt], progress: Progress
 ) -> CostProfile:
     """The profile with the steps of drafters that it lacks, and of the null drafter."""
+    passes = fit_passes(profile.passes)
     missing = [choice for choice in (DrafterChoice("null"), *drafters) if choice.label not in profile.drafters]
     found = dict(profile.drafters)
     sizes = [rows for rows in DRAFT_BATCHES if rows <= engine.target.pool.num_lanes]
@@ -78,7 +83,9 @@ def add_drafters(
         progress(f"Measuring the steps of {choice.label}", place / len(missing))
         gammas = (0,) if choice.name == "null" else DRAFT_GAMMAS
         specs = [DrafterSpec(choice.name, gamma, choice.options) for gamma in gammas]
-        found[choice.label] = [_draft_cost(engine, spec, rows, pool) for spec in specs for rows in sizes]
+        costs = [_draft_cost(engine, passes, spec, rows, pool) for spec in specs for rows in sizes]
+        if known := [cost for cost in costs if cost is not None]:
+            found[choice.label] = known
     return replace(profile, drafters=found)
 
 
@@ -115,33 +122,58 @@ def _forward(engine: Engine, rows: list[Row], num_logits: int) -> None:
     engine.target.forward(rows, [num_logits] * len(rows))
 
 
-def _draft_cost(engine: Engine, spec: DrafterSpec, rows: int, pool: Sequence[PoolPrompt]) -> DraftCost:
-    """Over the steps in which all rows decode, of prompts from all over the pool."""
+class _Step(NamedTuple):
+    """Seconds of a step, and what it verified."""
+
+    draft: float
+    verify: float
+    own: float
+    nodes: float
+    context: float
+    tree: bool
+
+
+def _draft_cost(engine: Engine, passes: PassModel, spec: DrafterSpec, rows: int, pool: Sequence[PoolPrompt]) -> DraftCost | None:
+    """Over the steps in which all rows decode, of prompts from all over the pool; None where they never all do."""
     batches = max(1, _DRAFT_PROMPTS // rows)
     wanted = batches * rows
-    prompts = [pool[i * len(pool) // wanted].prompt if wanted <= len(pool) else pool[i % len(pool)].prompt for i in range(wanted)]
+    places = [i * len(pool) // wanted if wanted <= len(pool) else i % len(pool) for i in range(wanted)]
+    prompts = [pool[place].prompt[:_DRAFT_CHARS] for place in places]
     steps = [step for i in range(batches) for step in _full_steps(engine, spec, prompts[i::batches])]
-    draft, overhead = zip(*steps, strict=True) if steps else ((0.0,), (0.0,))
-    return DraftCost(rows, spec.gamma, _usual(draft), _usual(overhead))
+    if not steps:
+        return None
+    own = _usual([step.own for step in steps])
+    trees = [step for step in steps if step.tree]
+    # Passes were measured on chains; a tree costs more.
+    more = [step.verify - float(passes.seconds(rows, 1 + step.nodes, step.context)) for step in trees]
+    own += max(0.0, _usual(more)) * len(trees) / len(steps) if trees else 0.0
+    return DraftCost(rows, spec.gamma, _usual([step.draft for step in steps]), own)
 
 
-def _full_steps(engine: Engine, spec: DrafterSpec, prompts: Sequence[str]) -> list[tuple[float, float]]:
-    """Seconds of drafting and of the engine's own work in the first steps in which all of these decode."""
-    sampling = SamplingParams(max_tokens=_DRAFT_STEPS * (spec.gamma + 1), ignore_eos=True)
+def _full_steps(engine: Engine, spec: DrafterSpec, prompts: Sequence[str]) -> list[_Step]:
+    """The first steps in which all of these decode."""
+    sampling = SamplingParams(max_tokens=_PATIENCE * _DRAFT_STEPS * (spec.gamma + 1), ignore_eos=True)
     ids = [engine.add(GenerationRequest(prompt, spec, sampling, trace=False)) for prompt in prompts]
-    found: list[tuple[float, float]] = []
+    found: list[_Step] = []
     while engine.has_work() and len(found) < _DRAFT_STEPS:
         begin = time.perf_counter()
         records = [event.step for event in engine.step() if isinstance(event, Stepped)]
         seconds = time.perf_counter() - begin
         if len(records) == len(ids) and all(record.index > 0 and record.batch_size == len(ids) for record in records):
-            first = records[0]
-            found.append((first.draft_ms / 1e3, max(0.0, seconds - (first.draft_ms + first.verify_ms) / 1e3)))
+            draft, verify = records[0].draft_ms / 1e3, records[0].verify_ms / 1e3
+            nodes = fmean(len(record.draft) + record.scratch_tokens for record in records)
+            context = fmean(record.kv_tokens for record in records)
+            tree = any(record.scratch_tokens or not _is_chain(record.draft) for record in records)
+            found.append(_Step(draft, verify, max(0.0, seconds - draft - verify), nodes, context, tree))
     for request_id in ids:
         engine.cancel(request_id)
     while engine.has_work():
         engine.step()
     return found
+
+
+def _is_chain(draft: Sequence[DraftToken]) -> bool:
+    return all(token.parent == place - 1 for place, token in enumerate(draft))
 
 
 def _usual(seconds: Sequence[float]) -> float:

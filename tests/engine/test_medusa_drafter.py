@@ -153,7 +153,7 @@ def test_the_next_draft_comes_from_the_state_of_the_last_accepted_token(path: li
     verdict = Verdict(path, 9, verify_greedy(Draft.empty(), [9]).next_role, [], [])
     drafter.observe([Outcome(sequence, draft, verdict, [], (hidden,))])
     logits = reference(heads, hidden[path[-1] + 1 if path else 0])
-    ranked(drafter, drafter.propose([sequence])[0], logits, None, 16, 4)
+    ranked(drafter, drafter.propose([sequence])[0], logits, None, sequence.options["nodes"], 4)
 
 
 @torch.inference_mode()
@@ -164,7 +164,7 @@ def test_a_preempted_sequence_drafts_again_from_the_last_state_that_was_computed
     assert drafter.propose([sequence])[0].num_draft == 0
     for start, seed in ((0, 2), (2, 3)):
         drafter.observe_prompt([PromptChunk(sequence, start, (states(seed, 2),))])
-    ranked(drafter, drafter.propose([sequence])[0], reference(heads, states(3, 2)[-1]), None, 16, 4)
+    ranked(drafter, drafter.propose([sequence])[0], reference(heads, states(3, 2)[-1]), None, sequence.options["nodes"], 4)
     drafter.finish("a")
     drafter.finish("never")
     assert drafter.kv_bytes() == 0

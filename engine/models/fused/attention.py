@@ -114,6 +114,7 @@ def attend(shape: Any, batch: Any, buffers: Any, layer: int, block: int, head: i
         product(buffers.weights, scratch, width, rows, values + panel * 1024, 1024, panels, common, dim * 64, place, dim * 4)
         panel += panels
     if batch.trees[owner]:
+        _begin_paths(shape, batch, buffers, values, owner, first, tokens, thread)
         for token in range(tokens):
             _attend_path(shape, batch, buffers, values, owner, first + token, scratch, token * group, width, results, thread)
     for r in range(rows):
@@ -144,11 +145,28 @@ def _line_up(batch: Any, scores: Any, line: int, start: int, begin: int, token: 
 
 
 @njit
+def _begin_paths(shape: Any, batch: Any, buffers: Any, values: int, owner: int, first: int, tokens: int, thread: int) -> None:
+    """Lay out what the paths of a unit's tokens share: the values before the tree in its first block, and zeros behind them."""
+    dim, begin, start = shape.head_dim, batch.firsts[owner], batch.starts[owner]
+    base = start // SLOTS * SLOTS
+    end = start
+    for token in range(begin + first, begin + first + tokens):
+        end = max(end, batch.positions[token] + 1)
+    tails = buffers.tails
+    tail = thread * (len(tails) // shape.threads)
+    tails[tail : tail + (end - base + SLOTS - 1) // SLOTS * SLOTS * dim] = 0
+    for slot in range(base, start):
+        _copy_value(values, slot, tails.ctypes.data + tail * 2, slot - base, dim)
+
+
+@njit
 def _attend_path(
     shape: Any, batch: Any, buffers: Any, values: int, owner: int, token: int, scratch: int, row: int, width: int, results: int,
     thread: int,
 ) -> None:  # fmt: skip
     """Add the values of a tree token's own path, gathered in the order of a chain, to the sums of its rows.
+
+    Behind its place lie values of other paths, whose weights are zero.
 
     Args:
         values: address of the head's values; row: the token's first row of the unit; results: where the unit's results begin.
@@ -156,14 +174,9 @@ def _attend_path(
     dim, group = shape.head_dim, shape.heads // shape.kv_heads
     begin, start = batch.firsts[owner], batch.starts[owner]
     base = start // SLOTS * SLOTS
-    end = batch.positions[begin + token] + 1
-    blocks = (end - base + SLOTS - 1) // SLOTS
+    blocks = (batch.positions[begin + token] + 1 - base + SLOTS - 1) // SLOTS
     tails = buffers.tails
-    tail = thread * (len(tails) // shape.threads)
-    tails[tail : tail + blocks * SLOTS * dim] = 0
-    address = tails.ctypes.data + tail * 2
-    for slot in range(base, start):
-        _copy_value(values, slot, address, slot - base, dim)
+    address = tails.ctypes.data + thread * (len(tails) // shape.threads) * 2
     node = token
     while node >= 0:
         _copy_value(values, start + node, address, batch.positions[begin + node] - base, dim)
