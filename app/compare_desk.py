@@ -209,7 +209,7 @@ class CompareDesk:
 
     def _follow(self, one: Comparison, shown: Mapping[str, RequestHandle], handles: list[RequestHandle]) -> None:
         """Until all handles are done: tells the page of the shown ones, and of a stop to all."""
-        cadence = Cadence(time.monotonic())
+        cadence = Cadence(time.monotonic(), self._service.device)
         lanes = {id(handle): lane for lane, handle in shown.items()}
         while not all(handle.done for handle in handles):
             if one.cancel.is_set():

@@ -85,6 +85,12 @@ class EngineService:
         return self._status
 
     @property
+    def device(self) -> str:
+        """Where the engine computes; `cpu` as long as there is none."""
+        info = self._status.info
+        return "cpu" if info is None else info.device
+
+    @property
     def num_requests(self) -> int:
         """Requests that wait or run."""
         return len(self._channels)

@@ -50,7 +50,7 @@ def sweep(
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer. (96)")] = None,
     cell_tokens: Annotated[
         int | None,
-        typer.Option(help="Tokens measured at batch 1; at batch b it is this times b^0.4. (512)"),
+        typer.Option(help="Tokens measured at batch 1; at batch b it is this times b^0.2. (512)"),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of prompts, orders and intervals. (0)")] = None,
     resume_id: Annotated[

@@ -4,7 +4,7 @@ A pass over `rows` sequences × `tokens` tokens behind `context` tokens of KV is
 it was not fitted to better (leave-one-out, mean relative error):
     knee: c₀ + c₁·n + c₂·max(0, n − n*) + attention, n = rows · tokens. Below the knee n* the weights' way through memory is what
         takes time, behind it the arithmetic.
-    bends: a straight line between powers of two of n + attention, for kernels whose cost has steps.
+    bends: straight lines between powers of two of n, up to the largest n measured, + attention, for kernels whose cost has steps.
 Attention costs a₁·rows·context (reading keys and values) + a₂·n·context (multiplying them). All coefficients are at least 0.
 """
 
@@ -89,7 +89,8 @@ def fit_passes(points: Sequence[PassCost]) -> PassModel:
     """The better of the two pass models (see the module); `points` hold at least two sizes of a pass."""
     rows, tokens, context, seconds = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     sizes = np.unique(rows * tokens)
-    bends = tuple(float(2**power) for power in range(int(np.log2(sizes[-1])) + 2) if 2**power < 2 * sizes[-1])
+    # The last bend is the largest pass that was measured: one behind it would hang in the air, and with it all larger passes.
+    bends = (*(float(2**power) for power in range(int(np.log2(sizes[-1])) + 1) if 2**power < 0.75 * sizes[-1]), float(sizes[-1]))
     shapes = [("knee", (float(knee),)) for knee in sizes[:-1]] + [("bends", bends)]
     models = []
     for kind, places in shapes:
@@ -109,18 +110,25 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> Array:
 
 
 def tokens_per_pass(figures: Mapping[str, float | None], gamma: int) -> float | None:
-    """Expected tokens of a pass from measured acceptance: E(α, γ) for chains, τ for trees, 1 for passes without a draft.
+    """Expected tokens of a pass from measured acceptance: E(α, length of the drafts) for chains, τ for trees, 1 without a draft.
 
     Args:
-        figures: alpha (None for trees), mean_acceptance_length and coverage (share of passes with a draft) of a cell.
+        figures: alpha (None for trees), mean_acceptance_length, coverage (share of passes with a draft) and nodes_per_row (tokens
+            verified beside the root of a row, mean over all passes) of a cell.
+        gamma: length of the drafts where `nodes_per_row` is not known.
     """
     coverage, alpha, length = figures["coverage"], figures["alpha"], figures["mean_acceptance_length"]
     if coverage is None or (length is None and coverage > 0):
         return None
     if length is None:
         return 1.0
-    drafted = length if alpha is None else float(expected_tokens(alpha, gamma))
-    return 1.0 + coverage * (drafted - 1.0)
+    if alpha is None:
+        return 1.0 + coverage * (length - 1.0)
+    nodes = figures.get("nodes_per_row")
+    drafted = gamma if nodes is None else min(float(gamma), nodes / coverage)
+    # Drafts of several lengths: a straight line between whole ones.
+    low, high = expected_tokens(alpha, [int(drafted), int(drafted) + 1])
+    return 1.0 + coverage * (float(low + (high - low) * (drafted % 1)) - 1.0)
 
 
 class WhatIf(NamedTuple):

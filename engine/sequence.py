@@ -34,6 +34,7 @@ class Sequence:
         submitted_at, started_at, first_token_at, last_token_at: perf_counter seconds.
         preemptions: how often its KV was taken away.
         cancelled: cancel was asked for.
+        draft_cap: most draft tokens on a path where a drafter has a part of it drafted by another, or None.
     """
 
     seq_id: str
@@ -54,6 +55,7 @@ class Sequence:
     last_token_at: float | None = None
     preemptions: int = 0
     cancelled: bool = False
+    draft_cap: int | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -89,7 +91,8 @@ class Sequence:
     @property
     def draft_depth(self) -> int:
         """Most draft tokens on a path in the next step: γ, less where the token limit is near (the step adds one more itself)."""
-        return max(0, min(self.gamma, self.output.limit - self.num_output - 1))
+        most = self.gamma if self.draft_cap is None else min(self.gamma, self.draft_cap)
+        return max(0, min(most, self.output.limit - self.num_output - 1))
 
     def timings(self, now: float) -> Timings:
         """Milliseconds from submit up to `now`."""

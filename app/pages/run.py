@@ -182,7 +182,7 @@ class PlaygroundRun:
         live, handle = self._open_live(), self._handle
         assert handle is not None, "a lane is followed after it was submitted"
         metrics = MetricsAccumulator(handle.request.drafter.gamma)
-        cadence = Cadence(time.monotonic())
+        cadence = Cadence(time.monotonic(), self.service.device)
         silent = 0.0
         yield live.delta()
         while not handle.done:

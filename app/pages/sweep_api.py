@@ -57,7 +57,7 @@ class SweepEndpoint:
             tasks: task → weight of its share of the traffic; all tasks of the prompts alike when left out.
             repeats: measurements of each cell.
             max_tokens: most tokens of an answer.
-            cell_tokens: tokens measured at batch 1; at batch b it is this times b^0.4.
+            cell_tokens: tokens measured at batch 1; at batch b it is this times b^0.2.
             seed: of prompts, orders and intervals.
             prompts: objects with `prompt`, and `task` and `id` where wanted; the built-in ones when left out.
 

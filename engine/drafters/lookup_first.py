@@ -23,6 +23,8 @@ _LOOKUP = (
     DrafterOption("min_n", "Shortest n-gram", 3, 1, 8),
     DrafterOption("max_n", "Longest n-gram", 5, 1, 16),
     DrafterOption("match", "Which match", "latest", choices=("latest", "earliest")),
+    # Copies may be long, they cost next to nothing; every token of a model costs a pass, and the fourth is seldom right.
+    DrafterOption("model_gamma", "Draft length of the model (at most γ)", 3, 1, 16),
 )
 
 
@@ -41,15 +43,21 @@ class LookupFirst(Drafter):
         self._lookup = NgramDrafter()
 
     def max_nodes(self, gamma: int, options: dict[str, Any]) -> int:
-        return max(self._lookup.max_nodes(gamma, options), self._model.max_nodes(gamma, options))
+        drafted = self._model.max_nodes(min(gamma, options["model_gamma"]), options)
+        return max(self._lookup.max_nodes(gamma, options), drafted)
 
     def drafts_chains(self, options: dict[str, Any]) -> bool:
         return self._model.drafts_chains(options)
 
     def propose(self, sequences: Batch[Sequence]) -> list[Draft]:
         found = self._lookup.propose(sequences)
-        rest = iter(self._model.propose([s for s, draft in zip(sequences, found, strict=True) if not draft.num_nodes]))
-        return [draft if draft.num_nodes else next(rest) for draft in found]
+        rest = [s for s, draft in zip(sequences, found, strict=True) if not draft.num_nodes]
+        for sequence in rest:
+            sequence.draft_cap = sequence.options["model_gamma"]
+        drafts = iter(self._model.propose(rest))
+        for sequence in rest:
+            sequence.draft_cap = None
+        return [draft if draft.num_nodes else next(drafts) for draft in found]
 
     def observe_prompt(self, chunks: Batch[PromptChunk]) -> None:
         self._model.observe_prompt(chunks)

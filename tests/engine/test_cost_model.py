@@ -88,6 +88,20 @@ def test_the_fit_finds_the_knee_and_predicts_what_it_did_not_see() -> None:
         assert float(model.seconds(*shape)) == pytest.approx(knee_seconds(*shape), rel=0.08)
 
 
+def test_larger_passes_than_those_measured_go_on_as_the_largest_ones_do() -> None:
+    """A size a little behind a power of two says nothing about the next one."""
+
+    def stairs(rows: float, tokens: float) -> float:
+        return 0.012 + 0.004 * np.log2(1 + rows * tokens) + 0.0004 * rows * tokens
+
+    rng = np.random.default_rng(3)
+    shapes = [*SHAPES, *((rows, 17, context) for context in (64, 256) for rows in (1, 2, 4, 8, 16, 32))]
+    model = fit_passes([PassCost(r, t, c, stairs(r, t) * rng.normal(1, 0.03)) for r, t, c in shapes])
+    times = [float(model.seconds(32, tokens, 256)) for tokens in (9, 17, 22, 30)]
+    assert times == sorted(times)
+    assert times == pytest.approx([stairs(32, tokens) for tokens in (9, 17, 22, 30)], rel=0.2)
+
+
 def test_a_kernel_with_steps_is_fitted_with_bends() -> None:
     def stairs(rows: float, tokens: float, context: float) -> float:
         return 0.010 + 0.004 * np.log2(1 + rows * tokens) + 1e-7 * rows * context
@@ -155,6 +169,9 @@ def test_tokens_a_pass_come_from_alpha_for_chains_from_tau_for_trees_and_from_co
     chain = {"alpha": 0.8, "mean_acceptance_length": 2.0, "coverage": 1.0}
     assert tokens_per_pass(chain, 3) == pytest.approx(2.952)
     assert tokens_per_pass(chain | {"coverage": 0.5}, 3) == pytest.approx(1.976)
+    assert tokens_per_pass(chain | {"nodes_per_row": 3.0}, 3) == pytest.approx(2.952)
+    # Half of the drafts have two tokens, half have three.
+    assert tokens_per_pass(chain | {"nodes_per_row": 2.5}, 8) == pytest.approx((1 + 0.8 + 0.64) + 0.512 / 2)
     assert tokens_per_pass(chain | {"alpha": None}, 3) == pytest.approx(2.0)
     assert tokens_per_pass({"alpha": None, "mean_acceptance_length": None, "coverage": 0.0}, 3) == 1.0
     assert tokens_per_pass({"alpha": None, "mean_acceptance_length": None, "coverage": None}, 3) is None

@@ -19,6 +19,7 @@ from engine.sweep_cell import Bench
 from engine.sweep_plan import DrafterChoice, PoolPrompt
 from engine.sweep_results import summarize_cells
 from tests.engine.sweep_bench import ClockedEngine, settings
+from tests.fakes import FakeScript
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,20 @@ def test_a_drafter_that_mostly_costs_nothing_is_charged_what_it_costs_on_average
     profile = add_drafters(uneven, bare, [DrafterChoice("ngram")], pool, lambda message, fraction: None)
     for cost in profile.drafters["ngram"]:
         assert 1.2e-3 < cost.draft_s < 2.0e-3
+
+
+class CrowdedEngine(ClockedEngine):
+    """Eight lanes, but only four requests at once: eight never decode together."""
+
+    target = SimpleNamespace(pool=SimpleNamespace(num_lanes=8))
+
+
+def test_a_batch_that_never_decodes_together_is_left_out_and_not_taken_for_free(engine: Engine) -> None:
+    bare = measure_profile(engine, lambda message, fraction: None)
+    pool = [PoolPrompt(str(i), "t", f"Prompt {i}") for i in range(8)]
+    crowded = cast(Engine, CrowdedEngine(FakeScript(max_batch_size=4, prefill_steps=1)))
+    profile = add_drafters(crowded, bare, [DrafterChoice("ngram")], pool, lambda message, fraction: None)
+    assert [cost[:2] for cost in profile.drafters["ngram"]] == [(1, gamma) for gamma in DRAFT_GAMMAS]
 
 
 def test_a_sweep_of_the_real_engine_measures_acceptance_of_a_perfect_drafter(engine: Engine) -> None:
