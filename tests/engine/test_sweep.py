@@ -33,7 +33,7 @@ def test_only_steps_in_which_every_row_decodes_are_counted() -> None:
     assert cell.row_steps == 4 * cell.steps and cell.tokens == cell.row_steps
     assert cell.seconds == pytest.approx(0.010 * cell.steps)
     assert cell.fill_s > 0, "prefills are timed apart"
-    assert cell.tokens >= cell.tokens_wanted == 70
+    assert cell.tokens >= cell.tokens_wanted == 53
     assert not engine.has_work(), "the engine is left idle"
 
 
