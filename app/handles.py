@@ -55,7 +55,7 @@ class Channel:
             ttft_ms=self.steps[0].at_ms if self.steps else None,
             total_ms=self.steps[-1].at_ms if self.steps else 0.0,
         )
-        chain = all(token.parent == place - 1 for step in self.steps for place, token in enumerate(step.draft))
+        chain = all(step.is_chain for step in self.steps)
         result = RequestResult(
             request_id=self.request_id,
             request=self.request,

@@ -17,7 +17,7 @@ from engine.cost_model import PassModel, fit_passes
 from engine.cost_profile import CostProfile, DraftCost, PassCost
 from engine.engine import Engine
 from engine.models.attention import Row
-from engine.records import DraftToken, Stepped
+from engine.records import Stepped
 from engine.sweep_plan import DrafterChoice, PoolPrompt
 
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -163,17 +163,13 @@ def _full_steps(engine: Engine, spec: DrafterSpec, prompts: Sequence[str]) -> li
             draft, verify = records[0].draft_ms / 1e3, records[0].verify_ms / 1e3
             nodes = fmean(len(record.draft) + record.scratch_tokens for record in records)
             context = fmean(record.kv_tokens for record in records)
-            tree = any(record.scratch_tokens or not _is_chain(record.draft) for record in records)
+            tree = any(record.scratch_tokens or not record.is_chain for record in records)
             found.append(_Step(draft, verify, max(0.0, seconds - draft - verify), nodes, context, tree))
     for request_id in ids:
         engine.cancel(request_id)
     while engine.has_work():
         engine.step()
     return found
-
-
-def _is_chain(draft: Sequence[DraftToken]) -> bool:
-    return all(token.parent == place - 1 for place, token in enumerate(draft))
 
 
 def _usual(seconds: Sequence[float]) -> float:

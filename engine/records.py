@@ -128,6 +128,11 @@ class StepRecord:
     def ms(self) -> float:
         return self.draft_ms + self.verify_ms + self.commit_ms + self.other_ms
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether each draft token hangs below the one before; an empty draft is a chain."""
+        return all(token.parent == place - 1 for place, token in enumerate(self.draft))
+
 
 @dataclass(slots=True)
 class Timings:

@@ -142,7 +142,7 @@ class _Window:
             self.context += active.context
             nodes += len(record.draft) + record.scratch_tokens
             slots += record.kv_tokens
-            self.chain &= not record.scratch_tokens and all(t.parent == i - 1 for i, t in enumerate(record.draft))
+            self.chain &= not record.scratch_tokens and record.is_chain
         self.row_steps += len(rows)
         self.nodes += nodes
         held = {"target": slots * self._per_token, "drafter": drafter_kv, "draft_tokens": nodes * self._per_token}

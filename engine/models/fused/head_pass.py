@@ -9,7 +9,18 @@ from numba import njit
 
 from engine.models.fused.arithmetic import enter, leave, norm, scaled
 from engine.models.fused.forward import embed_token, normalise_all
-from engine.models.fused.phases import ADD, GATE, STORE, attend_all, claim, finish, multiply, rotate_all, rows_a_chunk
+from engine.models.fused.phases import (
+    ADD,
+    GATE,
+    STORE,
+    as_activations,
+    attend_all,
+    claim,
+    finish,
+    multiply,
+    rotate_all,
+    rows_a_chunk,
+)
 
 _ONE = np.float32(1.0)
 # Rows of `weights.norms`: the first two of the `eagle3` layout only.
@@ -45,7 +56,7 @@ def run_head(
     else:
         phase = multiply(buffers, phase, threads, mine_at, joined, joined_ld, count, flags.fc, shape.hidden_panels,
                          joined_blocks, STORE, x, hidden, weights.fc_bias, 0, inner, 0)  # fmt: skip
-        phase = _as_activations(shape, batch, buffers, phase)
+        phase = as_activations(buffers, phase, x, count, hidden, normed, hidden_k)
         phase = multiply(buffers, phase, threads, mine_at, normed, hidden_k, count, products[0], shape.qkv_panels, hidden_k // 32,
                          STORE, buffers.qkv, qkv, bias, 0, inner, 0)  # fmt: skip
     phase = rotate_all(shape, weights, batch, buffers, phase, 0, spare)
@@ -114,19 +125,6 @@ def _join(shape: Any, weights: Any, batch: Any, buffers: Any, table: Any, featur
         mine += 1
         chunk = claim(buffers.counters, phase)
     return finish(buffers.counters, phase, mine, chunks)
-
-
-@njit
-def _as_activations(shape: Any, batch: Any, buffers: Any, phase: int) -> int:
-    """Phase: x as activations, without a norm."""
-    count, width = len(batch.tokens), 16 * shape.hidden_panels
-    mine = 0
-    token = claim(buffers.counters, phase)
-    while token < count:
-        scaled(buffers.x.ctypes.data + token * width * 4, buffers.normed, token * shape.hidden_k, width, _ONE)
-        mine += 1
-        token = claim(buffers.counters, phase)
-    return finish(buffers.counters, phase, mine, count)
 
 
 @njit

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from engine.models.fused import vector_math
 from engine.models.fused.arithmetic import enter, gate, leave, scaled
-from engine.models.fused.phases import STORE, claim, finish, multiply
+from engine.models.fused.phases import STORE, as_activations, claim, finish, multiply
 from engine.models.fused.tables import Floats, Ints
 
 _ONE = np.float32(1.0)
@@ -77,7 +77,7 @@ def run_medusa(shape: Any, weights: Any, x: Any, buffers: Any, thread: int) -> N
     enter(buffers.states, buffers.tiles)
     width, k, rows, threads = 16 * shape.hidden_panels, shape.hidden_k, shape.rows, shape.threads
     states, normed = buffers.states, buffers.normed
-    phase = _as_activations(shape, x, buffers, 0)
+    phase = as_activations(buffers, 0, x, rows, width, states, k)
     phase = multiply(buffers, phase, threads, 0, states, k, rows, weights.blocks, shape.heads * shape.hidden_panels, k // 32,
                      STORE, buffers.blocks, shape.heads * width, weights.bias, 0, states, 0)  # fmt: skip
     phase = _gates(shape, x, buffers, phase)
@@ -93,19 +93,6 @@ def run_medusa(shape: Any, weights: Any, x: Any, buffers: Any, thread: int) -> N
             phase = multiply(buffers, phase, threads, 0, first, k, rows, weights.tables[head], shape.table_panels, k // 32,
                              STORE, out, ldo, none, 0, states, 0)  # fmt: skip
     leave(buffers.states)
-
-
-@njit
-def _as_activations(shape: Any, x: Any, buffers: Any, phase: int) -> int:
-    """Phase: the states as activations."""
-    width = 16 * shape.hidden_panels
-    mine = 0
-    row = claim(buffers.counters, phase)
-    while row < shape.rows:
-        scaled(x.ctypes.data + row * width * 4, buffers.states, row * shape.hidden_k, width, _ONE)
-        mine += 1
-        row = claim(buffers.counters, phase)
-    return finish(buffers.counters, phase, mine, shape.rows)
 
 
 @njit

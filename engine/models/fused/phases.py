@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from engine.models.fused import simd, vector_math
-from engine.models.fused.arithmetic import ROWS, gate, panels_a_call, product
+from engine.models.fused.arithmetic import ROWS, gate, panels_a_call, product, scaled
 from engine.models.fused.attention import attend, rotate_token
 
 STORE, ADD, GATE = 0, 1, 2
+_ONE = np.float32(1.0)
 # Columns of the scratch of one product call.
 _SCRATCH_COLUMNS = 64
 # Chunks a thread should find in a phase: more even out the threads, fewer keep weights streaming.
@@ -90,6 +92,18 @@ def multiply(
         mine += 1
         chunk = claim(buffers.counters, phase)
     return finish(buffers.counters, phase, mine, chunks)
+
+
+@njit
+def as_activations(buffers: Any, phase: int, x: Any, rows: int, width: int, out: Any, ldo: int) -> int:
+    """Phase: fp32 rows [rows, width] as activations, `ldo` numbers apart."""
+    mine = 0
+    row = claim(buffers.counters, phase)
+    while row < rows:
+        scaled(x.ctypes.data + row * width * 4, out, row * ldo, width, _ONE)
+        mine += 1
+        row = claim(buffers.counters, phase)
+    return finish(buffers.counters, phase, mine, rows)
 
 
 @njit
