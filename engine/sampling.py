@@ -15,8 +15,11 @@ from torch import Tensor
 from engine.config import SamplingParams
 from engine.errors import EngineFailure
 
-# A full sort of 49152 logits costs some 20 ms on a CPU, a top-256 0.3 ms and a top-4096 1 ms: most nuclei fit the first.
-_NUCLEUS_SIZES = (256, 4096)
+# A full sort of 49152 probabilities costs some 20 ms on a CPU, a top-4096 1 ms. The tokens above one of these, a few hundred in
+# most cases, are found and sorted in 0.1 ms.
+_NUCLEUS_FLOORS = (1e-3, 1e-4, 1e-5)
+# What rounding may move a sum of probabilities by.
+_SUM_ERROR = 1e-5
 
 # Below this a temperature is greedy to every fp32 logit gap, and 1/temperature still fits fp32.
 _MIN_TEMPERATURE = 1e-30
@@ -66,11 +69,11 @@ def target_probs(logits: Tensor, params: SamplingParams) -> Tensor:
     probs = scaled.softmax(-1)
     if params.top_p >= 1.0:
         return probs
-    for size in (*_NUCLEUS_SIZES, vocab_size):
-        values, token_ids = probs.topk(min(size, vocab_size), dim=-1)
-        if size >= vocab_size or bool((values.sum(-1) >= params.top_p).all()):
-            break
-    return _spread(_nucleus(values, params.top_p), token_ids, vocab_size)
+    if probs.device.type != "cpu":
+        # Elsewhere sorting is cheap and asking how many tokens there are is not.
+        values, token_ids = probs.sort(dim=-1, descending=True)
+        return _spread(_nucleus(values, params.top_p), token_ids, vocab_size)
+    return torch.cat([_row_nucleus(row, params.top_p) for row in probs]) if len(probs) else probs
 
 
 def draw(probs: Tensor, u: float) -> int:
@@ -117,6 +120,19 @@ def _nucleus(sorted_probs: Tensor, top_p: float) -> Tensor:
     before = torch.zeros_like(sorted_probs)
     before[:, 1:] = sorted_probs.cumsum(-1)[:, :-1]
     return sorted_probs.masked_fill(before >= top_p, 0.0)
+
+
+def _row_nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """The nucleus [1, vocab] of one distribution [vocab], without sorting what lies far below it."""
+    for floor in _NUCLEUS_FLOORS:
+        token_ids = (probs > floor).nonzero()[:, 0]
+        values = probs[token_ids]
+        if float(values.sum()) >= top_p + _SUM_ERROR:
+            break
+    else:
+        token_ids, values = torch.arange(len(probs)), probs
+    values, order = values.sort(descending=True, stable=True)
+    return _spread(_nucleus(values[None], top_p), token_ids[order][None], len(probs))
 
 
 def _spread(values: Tensor, token_ids: Tensor, vocab_size: int) -> Tensor:

@@ -8,6 +8,7 @@ values.
 from __future__ import annotations
 
 import codecs
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,6 +93,9 @@ INFO = EngineInfo(
     drafters=DRAFTERS,
 )
 
+# A test that forgot its gate ends all the same.
+_GATE_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class FakeScript:
@@ -107,7 +111,7 @@ class FakeScript:
         max_batch_size: requests that run at once; the others wait.
         fail_at_step: number of the engine step (from 1) that raises RuntimeError, None for none.
         fail_prompt: a step raises RuntimeError while a prompt that holds this text runs, "" for none.
-        load_delay_s, load_error: how long loading takes, and what it ends with.
+        load_gate, load_error: what loading waits for, and what it ends with.
     """
 
     accepts: tuple[int, ...] = (2, 0, 16, 1)
@@ -119,7 +123,7 @@ class FakeScript:
     max_batch_size: int = 8
     fail_at_step: int | None = None
     fail_prompt: str = ""
-    load_delay_s: float = 0.0
+    load_gate: threading.Event | None = None
     load_error: Exception | None = None
     info: EngineInfo = INFO
 
@@ -182,7 +186,8 @@ class FakeEngine:
         self.script = script or FakeScript()
         if progress is not None:
             progress("Reading the fake weights", 0.5)
-        time.sleep(self.script.load_delay_s)
+        if self.script.load_gate is not None:
+            assert self.script.load_gate.wait(_GATE_S), "nobody let the model be loaded"
         if self.script.load_error is not None:
             raise self.script.load_error
         self.info = self.script.info
@@ -367,6 +372,15 @@ class FakeEngine:
             steps=running.steps,
         )
         return Finished(running.id, result)
+
+
+def after(seconds: float) -> threading.Event:
+    """A gate that opens by itself."""
+    gate = threading.Event()
+    timer = threading.Timer(seconds, gate.set)
+    timer.daemon = True
+    timer.start()
+    return gate
 
 
 def fake_factory(script: FakeScript | None = None) -> Callable[[Callable[[str, float], None]], FakeEngine]:

@@ -17,6 +17,7 @@ from engine.engine import Engine
 from engine.errors import DraftboardError, InvalidRequestError, UserError
 from engine.loading import choose_device, load_parts
 from engine.models.medusa_heads import MedusaConfig
+from engine.training.documents import read_documents
 from engine.training.draft_model import DraftModelSettings, DraftModelTrainee
 from engine.training.eagle import EagleSettings, EagleTrainee, eagle_config
 from engine.training.earlier import Earlier
@@ -26,6 +27,7 @@ from engine.training.generate import GenerateSettings, generate_texts
 from engine.training.inputs import Inputs, load_inputs
 from engine.training.loop import History, TrainSettings, train
 from engine.training.medusa import MedusaTrainee
+from engine.training.prompt_mix import PromptMix
 from engine.training.saving import make_card, save_draft_model, save_eagle, save_medusa
 from engine.training.trainee import SlotTrainee
 from engine.training.vocabulary import DraftVocabulary
@@ -64,15 +66,20 @@ def generate(
     own_prompts: Annotated[
         float, typer.Option(help="Share of prompts that the target writes itself; the others are templates.")
     ] = 0.5,
+    documents: Annotated[
+        list[Path] | None, typer.Option(help="A folder whose Python files and prose make prompts; give it again for more.")
+    ] = None,
+    documented: Annotated[float, typer.Option(help="Share of prompts made from documents.")] = 0.3,
     shard: Annotated[int, typer.Option(help="Prompts of a file; a killed run loses at most one file.")] = 1024,
     seed: Seed = 1,
     device: Device = "auto",
     threads: Threads = 0,
 ) -> None:
-    """Let the target answer prompts from templates; run again to go on."""
+    """Let the target answer templates, messages of its own and prompts from documents; run again to go on."""
     engine = Engine(EngineConfig(model=model, device=device, threads=threads, max_batch_size=batch, max_model_len=2048,
                                  draft_model="none", eagle="none", medusa="none"))  # fmt: skip
-    settings = GenerateSettings(answer_tokens, shard, max_tokens, seed, own_prompts=own_prompts)
+    mix = PromptMix(own_prompts, documented, read_documents(documents)) if documents else PromptMix(own_prompts)
+    settings = GenerateSettings(answer_tokens, shard, max_tokens, seed, mix=mix)
     generate_texts(engine, settings, out, lambda done, of, rate: _say(
         f"{done:,} of {of:,} answer tokens, {rate:.0f} tokens/s, {max(0, of - done) / rate / 60:.0f} min left"))  # fmt: skip
 

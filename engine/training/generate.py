@@ -17,7 +17,8 @@ from engine.engine import Engine
 from engine.errors import InvalidRequestError
 from engine.records import Finished, RequestResult
 from engine.training.examples import build_texts, save_texts
-from engine.training.starters import Starter, starters
+from engine.training.prompt_mix import PromptMix
+from engine.training.starters import Starter
 
 _PLAN = "plan.json"
 ARTICLE_TASK = "article"
@@ -34,8 +35,9 @@ class GenerateSettings:
         max_tokens: of an answer.
         temperatures: each answer draws one of these.
         max_article_tokens: an article that is to be summarised is cut to so many tokens.
-        own_prompts: share of prompts whose user message the target writes itself (see `openings`).
-        max_prompt_tokens: of such a message.
+        mix: of kinds of prompts.
+        max_prompt_tokens: of a message that the target writes itself.
+        answers_per_message: to such a message, each at a temperature of its own: writing it costs as much as an answer.
     """
 
     answer_tokens: int = 1_000_000
@@ -44,12 +46,17 @@ class GenerateSettings:
     seed: int = 1
     temperatures: tuple[float, ...] = TEMPERATURES
     max_article_tokens: int = 256
-    own_prompts: float = 0.5
+    mix: PromptMix = PromptMix()
     max_prompt_tokens: int = 400
+    answers_per_message: int = 2
+
+
+# A starter's place in the order, and behind it: 0 the starter itself, from 1 what follows from it.
+_Order = tuple[int, int]
 
 
 class _Answer(NamedTuple):
-    order: int
+    order: _Order
     ids: np.ndarray
     start: int
     temperature: float
@@ -75,7 +82,7 @@ def generate_texts(engine: Engine, settings: GenerateSettings, folder: Path, pro
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokens, number = _begin(folder, engine.info.model_hash, settings)
-    stream = starters(settings.seed, settings.own_prompts)
+    stream = settings.mix.starters(settings.seed)
     for _ in range(number * settings.shard_sequences):
         next(stream)
     begun, before = time.perf_counter(), tokens
@@ -102,8 +109,8 @@ class _Shard:
 
     def __init__(self, engine: Engine, settings: GenerateSettings, number: int) -> None:
         self._engine, self._settings, self._number = engine, settings, number
-        self._running: dict[str, tuple[int, Starter]] = {}
-        self._follow_ups: list[tuple[int, Starter, str]] = []
+        self._running: dict[str, tuple[_Order, Starter]] = {}
+        self._follow_ups: list[tuple[_Order, Starter, str]] = []
         self._answers: list[_Answer] = []
 
     def run(self, batch: list[Starter]) -> list[_Answer]:
@@ -124,17 +131,17 @@ class _Shard:
                     more = self._finish(event.result, *self._running.pop(event.request_id)) or more
         return sorted(self._answers, key=lambda answer: answer.order)
 
-    def opening_request(self, order: int, begin: str) -> GenerationRequest:
+    def opening_request(self, order: _Order, begin: str) -> GenerationRequest:
         """Let the target write the user's message that begins so."""
-        draw = random.Random(f"{self._settings.seed}:{self._number}:{order}:message")
+        draw = self._draw(order, "message")
         # The answer must find room behind it.
         most = min(self._settings.max_prompt_tokens, self._engine.info.max_model_len // 4)
         sampling = SamplingParams(temperature=1.0, top_p=0.95, seed=draw.getrandbits(31), max_tokens=most)
         prompt = self._engine.tokenizer.chat_opening() + begin
         return GenerationRequest(prompt, sampling=sampling, chat_template=False, trace=False)
 
-    def request(self, order: int, prompt: str) -> GenerationRequest:
-        draw = random.Random(f"{self._settings.seed}:{self._number}:{order}")
+    def request(self, order: _Order, prompt: str) -> GenerationRequest:
+        draw = self._draw(order, "answer")
         sampling = SamplingParams(
             temperature=draw.choice(self._settings.temperatures),
             seed=draw.getrandbits(31),
@@ -142,16 +149,21 @@ class _Shard:
         )
         return GenerationRequest(prompt, sampling=sampling, trace=False)
 
-    def _finish(self, result: RequestResult, order: int, starter: Starter) -> bool:
+    def _draw(self, order: _Order, use: str) -> random.Random:
+        place, behind = order
+        return random.Random(f"{self._settings.seed}:{self._number}:{place}:{behind}:{use}")
+
+    def _finish(self, result: RequestResult, order: _Order, starter: Starter) -> bool:
         """Keep an answer; True when it asks for a summary, or is a message that wants an answer."""
         engine = self._engine
-        if starter.opens and order % 2 == 0:
+        place, behind = order
+        if starter.opens and not behind:
             message = (starter.prompt + result.text).strip()
-            self._follow_ups.append((order + 1, starter, message))
+            self._follow_ups += [((place, n + 1), starter, message) for n in range(self._settings.answers_per_message)]
             return True
         prompt_ids = engine.tokenizer.encode(result.request.prompt, result.request.chat_template)
         answer = list(result.token_ids)
-        is_article = starter.follow_up is not None and order % 2 == 0
+        is_article = starter.follow_up is not None and not behind
         if len(answer) >= 8:
             task = ARTICLE_TASK if is_article else starter.task
             ids = np.array(prompt_ids + answer, dtype=np.int32)
@@ -160,31 +172,28 @@ class _Shard:
             return False
         text = engine.tokenizer.decode(answer[: self._settings.max_article_tokens]).strip()
         assert starter.follow_up is not None, "only articles come here"
-        self._follow_ups.append((order + 1, starter, starter.follow_up.replace("{text}", text)))
+        self._follow_ups.append(((place, 1), starter, starter.follow_up.replace("{text}", text)))
         return True
 
-    def take_follow_up(self) -> tuple[int, Starter, str] | None:
+    def take_follow_up(self) -> tuple[_Order, Starter, str] | None:
         return self._follow_ups.pop(0) if self._follow_ups else None
 
 
-class _Requests(Iterator[tuple[int, Starter, GenerationRequest]]):
-    """What follows from finished ones first, then new starters; asked again after it ran dry, it looks for those again.
-
-    A starter has two places in the order: its own, and that of its summary or of the answer to the target's own message.
-    """
+class _Requests(Iterator[tuple[_Order, Starter, GenerationRequest]]):
+    """What follows from finished ones first, then new starters; asked again after it ran dry, it looks for those again."""
 
     def __init__(self, shard: _Shard, batch: list[Starter]) -> None:
         self._shard = shard
         self._starters = iter(enumerate(batch))
 
-    def __next__(self) -> tuple[int, Starter, GenerationRequest]:
+    def __next__(self) -> tuple[_Order, Starter, GenerationRequest]:
         follow_up = self._shard.take_follow_up()
         if follow_up is not None:
             order, starter, prompt = follow_up
             return order, starter, self._shard.request(order, prompt)
         place, starter = next(self._starters)
         make = self._shard.opening_request if starter.opens else self._shard.request
-        return 2 * place, starter, make(2 * place, starter.prompt)
+        return (place, 0), starter, make((place, 0), starter.prompt)
 
 
 def _begin(folder: Path, model_hash: str, settings: GenerateSettings) -> tuple[int, int]:
@@ -212,6 +221,7 @@ def _fixed(settings: GenerateSettings) -> list[object]:
         settings.seed,
         list(settings.temperatures),
         settings.max_article_tokens,
-        settings.own_prompts,
+        settings.mix.summary,
         settings.max_prompt_tokens,
+        settings.answers_per_message,
     ]

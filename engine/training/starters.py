@@ -1,4 +1,4 @@
-"""Prompts for the target to answer: templates filled with topics, in an order fixed by a seed: thousands of them."""
+"""Prompts for the target to answer: templates filled with topics, thousands of them, and openings that it goes on with."""
 
 from __future__ import annotations
 
@@ -83,20 +83,11 @@ class Starter(NamedTuple):
     opens: bool = False
 
 
-def starters(seed: int, own: float = 0.0) -> Iterator[Starter]:
-    """Endless prompts, templates no two alike, in an order that the seed fixes.
-
-    Args:
-        own: share of messages that the target writes itself, from an opening.
-    """
-    draw = random.Random(seed)
+def template_starters(draw: random.Random) -> Iterator[Starter]:
+    """Endless prompts, no two alike until the combinations are used up."""
     seen: set[str] = set()
     tasks, weights = list(WEIGHTS), list(WEIGHTS.values())
     while True:
-        if own and draw.random() < own:
-            task = draw.choices(list(OWN_WEIGHTS), list(OWN_WEIGHTS.values()))[0]
-            yield Starter(task, opening(draw, task), opens=True)
-            continue
         task = draw.choices(tasks, weights)[0]
         for _ in range(50):
             starter = _make(draw, task)
@@ -107,6 +98,13 @@ def starters(seed: int, own: float = 0.0) -> Iterator[Starter]:
             seen = {prompt for prompt in seen if prompt != starter.prompt}
         seen.add(starter.prompt)
         yield starter
+
+
+def opening_starters(draw: random.Random) -> Iterator[Starter]:
+    """Endless beginnings of messages that the target writes itself."""
+    while True:
+        task = draw.choices(list(OWN_WEIGHTS), list(OWN_WEIGHTS.values()))[0]
+        yield Starter(task, opening(draw, task), opens=True)
 
 
 def _make(draw: random.Random, task: str) -> Starter:

@@ -26,7 +26,7 @@ from app.service import EngineService
 from engine.config import EngineConfig, GenerationRequest, SamplingParams
 from engine.errors import InvalidRequestError, ModelNotFoundError, PortInUseError
 from storage.store import Store
-from tests.fakes import FakeEngine, FakeScript, expected_text, fake_factory
+from tests.fakes import FakeEngine, FakeScript, after, expected_text, fake_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str, str]]
@@ -274,7 +274,7 @@ async def bare_app(scope: dict[str, Any], receive: Callable[..., Any], send: Cal
 
 
 def test_a_server_whose_model_cannot_be_loaded_ends_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    service = EngineService(fake_factory(FakeScript(load_error=ModelNotFoundError("There is no model."), load_delay_s=0.1)))
+    service = EngineService(fake_factory(FakeScript(load_error=ModelNotFoundError("There is no model."), load_gate=after(0.1))))
     service.start()
     server = uvicorn.Server(uvicorn.Config(bare_app, lifespan="off", log_level="warning"))
     with bind("127.0.0.1", 0) as listener:

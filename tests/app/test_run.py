@@ -204,8 +204,9 @@ def test_a_store_that_cannot_be_written_costs_the_permalink_but_not_the_run(tmp_
 
 
 def test_a_run_waits_for_the_model_and_tells_how_far_it_is(tmp_path: Path) -> None:
-    with opened(tmp_path, FakeScript(load_delay_s=0.6)) as make:
-        messages = collect(make(plain="off"))
+    gate = threading.Event()
+    with opened(tmp_path, FakeScript(load_gate=gate)) as make:
+        messages = collect(make(plain="off"), lambda count: gate.set())
     loading = [message for message in messages if message.get("state") == "loading"]
     assert loading
     assert loading[-1]["progress"] == 0.5

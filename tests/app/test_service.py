@@ -15,7 +15,7 @@ from app.service import EngineService
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.errors import EngineFailure, InvalidRequestError, ModelNotFoundError, PromptTooLongError, StoreUnavailableError
 from engine.records import Event, Finished, Queued, RequestResult, Started, Stepped
-from tests.fakes import FakeEngine, FakeScript, expected_text, fake_factory
+from tests.fakes import FakeEngine, FakeScript, after, expected_text, fake_factory
 
 WAIT = 10.0
 
@@ -290,7 +290,7 @@ def test_an_engine_that_cannot_be_rebuilt_refuses_requests_with_the_reason() -> 
 
 def test_a_model_that_cannot_be_loaded_is_told_to_everyone_who_asks() -> None:
     error = ModelNotFoundError("There is no model named nothing/here.")
-    with serving(fake_factory(FakeScript(load_error=error, load_delay_s=0.05))) as service:
+    with serving(fake_factory(FakeScript(load_error=error, load_gate=after(0.05)))) as service:
         with pytest.raises(ModelNotFoundError, match="nothing/here"):
             service.submit(request())  # waits for the load
         with pytest.raises(ModelNotFoundError, match="nothing/here"):
@@ -299,18 +299,20 @@ def test_a_model_that_cannot_be_loaded_is_told_to_everyone_who_asks() -> None:
 
 
 def test_the_status_tells_of_the_progress_while_loading() -> None:
-    with serving(fake_factory(FakeScript(load_delay_s=0.3))) as service:
+    gate = threading.Event()
+    with serving(fake_factory(FakeScript(load_gate=gate))) as service:
         wait_until(lambda: service.status.progress > 0)
         assert (service.status.state, service.status.message) == ("loading", "Reading the fake weights")
         with pytest.raises(TimeoutError, match="still loads"):
             service.wait_ready(0.0)
+        gate.set()
         assert service.wait_ready(WAIT).model == "fake/model"
         assert service.status.state == "ready"
         assert service.status.info is not None
 
 
 def test_a_submit_while_loading_waits_and_then_runs() -> None:
-    with serving(fake_factory(FakeScript(load_delay_s=0.2))) as service:
+    with serving(fake_factory(FakeScript(load_gate=after(0.2)))) as service:
         assert result_of(list(service.submit(request()).events(WAIT))).finish_reason == "length"
 
 

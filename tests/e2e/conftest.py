@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.e2e.served import Served, served
 from tests.fakes import FakeScript
@@ -23,6 +23,8 @@ ARGS = [
     "--disable-sync",
 ]
 OpenPage = Callable[..., Page]
+# What a page shows may take this long on a machine that does other work too.
+expect.set_options(timeout=15_000)
 PLAYGROUND_READY = (".db-board .db-status", ".db-drafters label, .db-header [role=alert]:not([hidden])")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -101,11 +102,13 @@ def test_every_number_explains_itself(open_page: OpenPage) -> None:
 
 
 def test_a_run_waits_for_the_model_and_says_so(open_page: OpenPage, tmp_path: Path) -> None:
-    with served(tmp_path, FakeScript(load_delay_s=6.0), loaded=False) as loading:
+    gate = threading.Event()
+    with served(tmp_path, FakeScript(load_gate=gate), loaded=False) as loading:
         page = open_while_loading(open_page, loading.url)
         expect(page.locator(".db-engine")).to_contain_text("Loading the model")
         start(page, "patience", 20)
         expect_state(page, "loading")
+        gate.set()
         expect_state(page, "done")
         page.context.close()
 

