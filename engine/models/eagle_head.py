@@ -110,7 +110,9 @@ class EagleHead(nn.Module):
         """Features [..., captured layers · hidden] → g [..., hidden]; the `eagle` layout takes its one feature as it is."""
         return self.fc(features).float() if self.config.layout == "eagle3" else features
 
-    def forward(self, embeddings: Tensor, g: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(
+        self, embeddings: Tensor, g: Tensor, angles: tuple[Tensor, Tensor], attend: Attend, wanted: Tensor | None = None
+    ) -> Tensor:
         """One pass over slots.
 
         Args:
@@ -118,9 +120,10 @@ class EagleHead(nn.Module):
             g: [batch, slots, hidden], fused features or earlier outputs.
             angles: see `rotary_angles`.
             attend: attention over whatever these slots may see; it is given the rotated queries and keys.
+            wanted: [batch, wanted] slots whose outputs are wanted; the others give keys and values only. None: all.
 
         Returns:
-            a, [batch, slots, hidden].
+            a, [batch, slots (or wanted), hidden].
         """
         layer, config = self.layer, self.config
         if config.layout == "eagle3":
@@ -130,7 +133,12 @@ class EagleHead(nn.Module):
         else:
             # The residual stream stays fp32 under autocast.
             residual = x = self.fc(torch.cat([embeddings, g], -1)).float()
-        h = residual + layer.self_attn(x, angles, attend)
+        if wanted is None:
+            h = residual + layer.self_attn(x, x, angles, angles, attend)
+        else:
+            cos, sin = angles
+            asking = take_slots(x, wanted)
+            h = take_slots(residual, wanted) + layer.self_attn(x, asking, angles, (cos[wanted], sin[wanted]), attend)
         return h + layer.mlp(layer.post_attention_layernorm(h))
 
     def head_input(self, a: Tensor) -> Tensor:
@@ -152,8 +160,10 @@ class _Attention(nn.Module):
         self.v_proj = nn.Linear(inputs, self.kv_heads * self.head_dim, bias=bias)
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=bias)
 
-    def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        q = rotate_halves(self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)), angles)
+    def forward(
+        self, x: Tensor, asking: Tensor, angles: tuple[Tensor, Tensor], asking_angles: tuple[Tensor, Tensor], attend: Attend
+    ) -> Tensor:
+        q = rotate_halves(self.q_proj(asking).unflatten(-1, (self.heads, self.head_dim)), asking_angles)
         k = rotate_halves(self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)), angles)
         v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim))
         return self.o_proj(attend(q, k, v).flatten(-2))
@@ -181,11 +191,16 @@ class _Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
+def take_slots(x: Tensor, slots: Tensor) -> Tensor:
+    """Of x [batch, slots, hidden] the slots [batch, wanted]."""
+    return x.gather(1, slots[..., None].expand(-1, -1, x.shape[-1]))
+
+
 def rotary_angles(config: EagleConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [slots, 1, head_dim] for positions [slots]."""
+    """Cosines and sines [..., slots, 1, head_dim] for positions [..., slots]."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions.device) / config.head_dim
-    angles = positions.float()[:, None] * config.rope_theta**-exponents
-    angles = torch.cat([angles, angles], -1)[:, None]
+    angles = positions.float()[..., None] * config.rope_theta**-exponents
+    angles = torch.cat([angles, angles], -1)[..., None, :]
     return angles.cos(), angles.sin()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.models.eagle_head import EagleConfig, EagleHead, Layout
+from engine.models.eagle_head import EagleConfig, EagleHead, Layout, take_slots
 from engine.models.spec import ModelSpec
 from engine.training.acceptance import GAMMA
 from engine.training.inputs import Inputs
@@ -143,19 +143,20 @@ class EagleTrainee(SlotTrainee):
         if settings.noise:
             shift = torch.rand(features.shape, generator=self._random, device=features.device) - 0.5
             features = features + settings.noise * shift
-        outputs = self._unroll(self.module, embeddings, self.module.fuse(features), settings.depth)
+        anchors = _anchors(slots)
+        outputs = self._unroll(self.module, embeddings, self.module.fuse(features), settings.depth, anchors)
         total = following.new_zeros(())
         tokens = matched = 0
         weight_sum = 0.0
         for depth, a in enumerate(outputs):
-            labels = slots.labels_at(depth)
+            labels = slots.labels_at(depth).gather(1, anchors)
             known = labels >= 0
             count = max(1, int(known.sum()))
             found = self._head_loss(self.module.head_input(a[known]), self._table(), labels[known], settings.top)
             weight = settings.decay**depth
             total = total + weight * settings.ce_weight * found.loss / count
             if settings.feature_weight:
-                total = total + weight * settings.feature_weight * _feature_loss(a, following, known, depth)
+                total = total + weight * settings.feature_weight * _feature_loss(a, following, known, anchors + depth + 1)
             weight_sum += weight
             if depth == 0:
                 tokens, matched = int(known.sum()), int(found.matches)
@@ -168,14 +169,25 @@ class EagleTrainee(SlotTrainee):
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
         embeddings, features, _, _ = self._inputs(slots)
         drafts = []
-        for depth, a in enumerate(unroll(self.module, embeddings, self.module.fuse(features), GAMMA - 1)):
-            known = slots.labels_at(depth) >= 0
-            drafts.append(self._best(self.module.head_input(a[known]) @ self._table().T, known))
+        anchors = _anchors(slots)
+        for depth, a in enumerate(unroll(self.module, embeddings, self.module.fuse(features), GAMMA - 1, anchors)):
+            labels = slots.labels_at(depth)
+            known = labels.gather(1, anchors) >= 0
+            best = self._best(self.module.head_input(a[known]) @ self._table().T, known)
+            drafts.append(torch.full(labels.shape, -1).scatter_(1, anchors.cpu(), best))
         return drafts
 
 
-def _feature_loss(a: Tensor, following: Tensor, known: Tensor, depth: int) -> Tensor:
-    """SmoothL1 between a and the target's feature that it stands for, depth + 1 slots later."""
-    shift = depth + 1
-    inside = known[:, : known.shape[1] - shift]
-    return F.smooth_l1_loss(a[:, : a.shape[1] - shift][inside].float(), following[:, shift:][inside])
+def _anchors(slots: SlotBatch) -> Tensor:
+    """[batch, anchors] the slots that predict a text's answer, as many as the longest has; behind them slots without a label."""
+    known = slots.labels_at(0) >= 0
+    count = int(known.sum(1).max())
+    first = known.byte().argmax(1)
+    return (first[:, None] + torch.arange(count, device=first.device)).clamp(max=known.shape[1] - 1)
+
+
+def _feature_loss(a: Tensor, following: Tensor, known: Tensor, slots: Tensor) -> Tensor:
+    """SmoothL1 between a and the target's feature that it stands for, that of these slots [batch, anchors]."""
+    inside = known & (slots < following.shape[1])
+    expected = take_slots(following, slots.clamp(max=following.shape[1] - 1))
+    return F.smooth_l1_loss(a[inside].float(), expected[inside])

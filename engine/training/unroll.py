@@ -17,38 +17,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.models.eagle_head import EagleHead, rotary_angles
+from engine.models.eagle_head import EagleHead, rotary_angles, take_slots
+from engine.training.draft_attention import draft_attention
 
 
-def unroll(head: EagleHead, embeddings: Tensor, g: Tensor, depth: int) -> list[Tensor]:
+def unroll(head: EagleHead, embeddings: Tensor, g: Tensor, depth: int, anchors: Tensor) -> list[Tensor]:
     """Outputs of `depth` + 1 passes.
 
     Args:
         embeddings: [batch, slots, hidden] of the tokens behind each slot's position.
         g: [batch, slots, hidden] fused true features.
         depth: passes on the head's own output.
+        anchors: [batch, anchors] slots at which drafts begin: those of answers. Nothing is learnt from the others, which are
+            only seen.
 
     Returns:
-        a for each depth, [batch, slots, hidden]: at anchor i, depth d the prediction for token i + d + 2. The last d anchors
-        of depth d lie behind the text's end and mean nothing.
+        a for each depth, [batch, anchors, hidden]: at depth d the prediction for token anchor + d + 2. Where anchor + d lies
+        behind the text's end it means nothing.
     """
     slots = g.shape[1]
-    memory = _Memory(slots, g.device)
-    outputs: list[Tensor] = []
-    for d in range(depth + 1):
-        positions = torch.arange(d, d + slots, device=g.device)
-        a = head(embeddings, g, rotary_angles(head.config, positions), memory.attend)
+    memory = _Memory(anchors)
+    a = head(embeddings, g, rotary_angles(head.config, torch.arange(slots, device=g.device)), memory.attend, anchors)
+    outputs = [a]
+    for d in range(1, depth + 1):
+        following = take_slots(embeddings, (anchors + d).clamp(max=slots - 1))
+        a = head(following, head.feedback(a), rotary_angles(head.config, anchors + d), memory.attend)
         outputs.append(a)
-        g = head.feedback(a)
-        embeddings = torch.cat([embeddings[:, 1:], embeddings[:, -1:]], 1)
     return outputs
 
 
 class _Memory:
     """Keys and values of all depths so far."""
 
-    def __init__(self, slots: int, device: torch.device) -> None:
-        self._mask = torch.full((slots, slots), float("-inf"), device=device).triu_(1)
+    def __init__(self, anchors: Tensor) -> None:
+        self._anchors = anchors
         self._first: tuple[Tensor, Tensor] | None = None
         self._own: list[tuple[Tensor, Tensor]] = []
 
@@ -57,19 +59,13 @@ class _Memory:
 
         Query heads that share a key head are folded into one long query, so keys are never copied.
         """
-        batch, slots, heads, width = q.shape
+        batch, count, heads, width = q.shape
         kv_heads = k.shape[2]
-        q = q.view(batch, slots, kv_heads, heads // kv_heads, width).permute(0, 2, 3, 1, 4) * width**-0.5
-        k, v = (x.transpose(1, 2)[:, :, None] for x in (k, v))  # [batch, kv_heads, 1, slots, width]
+        q = q.view(batch, count, kv_heads, heads // kv_heads, width).permute(0, 2, 3, 1, 4) * width**-0.5
+        k, v = k.transpose(1, 2), v.to(k.dtype).transpose(1, 2)
         if self._first is None:
             self._first = (k, v)
         else:
             self._own.append((k, v))
-        first_k, first_v = (x[:, :, 0] for x in self._first)
-        scores = (q.flatten(2, 3) @ first_k.transpose(2, 3)).view(*q.shape[:4], slots).float() + self._mask
-        own = [(q * own_k).sum(-1, keepdim=True) for own_k, _ in self._own]
-        probs = torch.cat([scores, *own], -1).softmax(-1).to(v.dtype)
-        out = (probs[..., :slots].flatten(2, 3) @ first_v).view(q.shape)
-        for i, (_, own_v) in enumerate(self._own):
-            out = out + probs[..., slots + i, None] * own_v
-        return out.permute(0, 3, 1, 2, 4).reshape(batch, slots, heads, width)
+        out = draft_attention(q.to(k.dtype), self._anchors, self._first, self._own)
+        return out.permute(0, 3, 1, 2, 4).reshape(batch, count, heads, width)

@@ -80,14 +80,15 @@ def test_the_unrolled_passes_are_what_drafting_token_by_token_computes(world: Wo
         for weight in head.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator) * 0.15)
         embeddings, g = torch.randn(2, 1, 9, 64, generator=generator)
-        found = unroll(head, embeddings, g, 3)
-        for anchor in range(5):
+        anchors = torch.tensor([[1, 2, 3, 4]])
+        found = unroll(head, embeddings, g, 3, anchors)
+        for place, anchor in enumerate(anchors[0].tolist()):
             slots = g[:, : anchor + 1]
             for depth in range(4):
                 count = anchor + 1 + depth
                 angles = rotary_angles(config, torch.arange(count))
                 a = head(embeddings[:, :count], slots, angles, causal_attention)[:, -1:]
-                assert torch.allclose(a[0, 0], found[depth][0, anchor], rtol=1e-3, atol=1e-3), (anchor, depth)
+                assert torch.allclose(a[0, 0], found[depth][0, place], rtol=1e-3, atol=1e-3), (anchor, depth)
                 slots = torch.cat([slots, a], 1)
 
 
