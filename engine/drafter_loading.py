@@ -10,7 +10,7 @@ import torch
 
 from engine.config import NO_DRAFTER, EngineConfig
 from engine.drafters.base import Drafter
-from engine.drafters.draft_model import DraftModelDrafter
+from engine.drafters.draft_model import DraftContext, DraftModelDrafter
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle import EagleDrafter
 from engine.drafters.lookahead import LookaheadDrafter
@@ -22,12 +22,14 @@ from engine.errors import UnsupportedModelError
 from engine.head_runner import HeadRunner
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder, make_eagle, make_medusa
+from engine.models.context_rows import ContextSource
 from engine.models.draft_files import drafted_tokens, read_card, read_object
 from engine.models.head_files import EagleFile, MedusaFile, load_head
 from engine.models.head_parts import TargetParts
 from engine.models.kernel import Kernel, choose_kernel
 from engine.models.loader import ModelFiles, load_tensors, locate
 from engine.models.shipped import find_shipped, shown_name
+from engine.models.spec import CONTEXT_PROJECTION
 from engine.records import DrafterInfo
 from engine.tokenizer import Tokenizer, check_same_tokens
 
@@ -147,7 +149,7 @@ def _sizes(config: EngineConfig, length: int, budget: int) -> dict[str, int]:
 
 def _draft_model(source: str, config: EngineConfig, target: Target, budget: int) -> Trained:
     files = locate(source, lambda message, fraction: None)
-    ours, token_ids, card = target.files.spec, None, None
+    ours, token_ids, card, context = target.files.spec, None, None, None
     is_target = files.folder == target.files.folder
     if is_target:
         # The target drafting for itself (a check that everything is accepted) shares the weights, not the KV.
@@ -156,12 +158,18 @@ def _draft_model(source: str, config: EngineConfig, target: Target, budget: int)
         card = _check_draft_model(files, target)
         tensors = load_tensors(files)
         token_ids = drafted_tokens(files.name, tensors, ours.vocab_size)
+        if files.spec.context_rows:
+            parts = _target_parts(target)
+            rows = ContextSource(parts.head, tensors[CONTEXT_PROJECTION], target.device)
+            norm, eps = tensors["model.norm.weight"], files.spec.rms_norm_eps
+            context = DraftContext(rows, TargetParts(parts.embedding, norm, parts.head, eps))
         kernel = choose_kernel(config.dtype, target.device, files.spec)
         owner = target.runner.decoder if files.spec.draft_vocab_size else None
         decoder = make_decoder(files.spec, tensors, kernel, target.device, target.threads, owner)
     length = min(target.length, files.spec.max_position_embeddings)
     runner = ModelRunner(decoder, **_sizes(config, length, budget))
-    return Trained(DraftModelDrafter(runner, DraftVocabulary(token_ids, ours.vocab_size), is_target=is_target), card)
+    vocabulary = DraftVocabulary(token_ids, ours.vocab_size)
+    return Trained(DraftModelDrafter(runner, vocabulary, is_target=is_target, context=context), card)
 
 
 def _check_draft_model(files: ModelFiles, target: Target) -> Mapping[str, Any] | None:
@@ -193,8 +201,12 @@ def _eagle(source: str, config: EngineConfig, target: Target, budget: int) -> Tr
     file = load_head(source, target.files.spec, target.files.model_hash)
     if not isinstance(file, EagleFile):
         raise UnsupportedModelError(f"{source} holds Medusa heads; start with --medusa {source}.")
-    head = make_eagle(file, _target_parts(target), target.runner.decoder, target.threads, target.length)
-    return Trained(EagleDrafter(HeadRunner(head, **_sizes(config, target.length, budget)), file.token_ids), file.card)
+    parts = _target_parts(target)
+    head = make_eagle(file, parts, target.runner.decoder, target.threads, target.length)
+    projection = file.tensors.get(CONTEXT_PROJECTION)
+    context = None if projection is None else ContextSource(parts.head, projection, target.device)
+    runner = HeadRunner(head, **_sizes(config, target.length, budget))
+    return Trained(EagleDrafter(runner, file.token_ids, context), file.card)
 
 
 def _medusa(source: str, config: EngineConfig, target: Target, budget: int) -> Trained:

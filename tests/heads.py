@@ -95,14 +95,21 @@ def make_teacher(folder: Path, prompts: Sequence[str], capture: tuple[int, ...],
     return Teacher(engine, target_parts(folder), padded[0], padded[1], padded[2], real, vocabulary)
 
 
-def eagle_folder(folder: Path, target: Path, layout: Any, prompts: Sequence[str] = PROMPTS, draft_vocab: int = 240) -> Path:
-    """Write an EAGLE head for a tiny target; `draft_vocab` 0: all tokens and, in the `eagle` layout, the target's LM head."""
+def eagle_folder(
+    folder: Path, target: Path, layout: Any, prompts: Sequence[str] = PROMPTS, draft_vocab: int = 240, context: bool = False
+) -> Path:
+    """Write an EAGLE head for a tiny target; `draft_vocab` 0: all tokens and, in the `eagle` layout, the target's LM head.
+
+    `context`: it can draft tokens of the context too, with the target's rows as they are.
+    """
     layers = locate(str(target), lambda message, fraction: None).spec.num_layers
     capture = (layers - 1,) if layout == "eagle" else (0, layers // 2, layers - 1)
     teacher = make_teacher(target, prompts, capture, draft_vocab or 1 << 20)
     spec = teacher.engine.target.decoder.spec
-    head = EagleHead(eagle_config(spec, layout, capture, len(teacher.vocabulary.token_ids), bool(draft_vocab)))
+    head = EagleHead(eagle_config(spec, layout, capture, len(teacher.vocabulary.token_ids), bool(draft_vocab), context))
     _fill(head, torch.Generator().manual_seed(5))
+    if context:
+        head.context_proj.weight.data.copy_(torch.eye(spec.hidden_size))
     if layout == "eagle" and draft_vocab:
         head.lm_head.weight.data.copy_(teacher.parts.head[teacher.vocabulary.token_ids])
     _train(head, lambda: _eagle_loss(head, teacher))

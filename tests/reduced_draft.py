@@ -21,6 +21,7 @@ def reduced_draft(
     layers: tuple[int, ...] | None = None,
     noise: float = 0.02,
     prompts: Sequence[str] = PROMPTS,
+    context: bool = False,
 ) -> Path:
     """Write such a model into `folder` and return it.
 
@@ -29,6 +30,7 @@ def reduced_draft(
         layers: of the target, all of them when None.
         noise: changes every weight by this share of its size.
         prompts: what those texts go on from.
+        context: it can draft tokens of its context too.
     """
     files = locate(str(target), lambda message, fraction: None)
     theirs, generator = load_tensors(files), torch.Generator().manual_seed(8)
@@ -37,6 +39,8 @@ def reduced_draft(
     chosen = tuple(range(files.spec.num_layers)) if layers is None else layers
     head = theirs.get("lm_head.weight", theirs["model.embed_tokens.weight"])
     tensors = {"lm_head.weight": head[ids], "model.norm.weight": theirs["model.norm.weight"]}
+    if context:
+        tensors["context_proj.weight"] = torch.eye(files.spec.hidden_size)
     for place, layer in enumerate(chosen):
         begin = f"model.layers.{layer}."
         parts = {name.removeprefix(begin): weight for name, weight in theirs.items() if name.startswith(begin)}
@@ -48,7 +52,8 @@ def reduced_draft(
     folder.mkdir(parents=True, exist_ok=True)
     save_file(stored | {"d2t": ids - torch.arange(len(ids))}, folder / "model.safetensors")
     config = json.loads((target / "config.json").read_text())
-    config |= {"num_hidden_layers": len(chosen), "draft_vocab_size": len(ids), "tie_word_embeddings": False}
+    config |= {"num_hidden_layers": len(chosen), "draft_vocab_size": len(ids), "context_rows": context}
+    config["tie_word_embeddings"] = False
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "card.json").write_text(json.dumps({"target": "tiny", "target_hash": files.model_hash}))
     return folder

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.draft import Draft
+from engine.drafters.best_tokens import best_of_each
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.sequence import Sequence
 
@@ -27,10 +28,10 @@ class GrowingChain:
     def done(self) -> bool:
         return len(self.tokens) == self.sequence.draft_depth
 
-    def grow(self, best: int, logits: Tensor) -> None:
-        """Take the next token from logits [1, draft vocab] after the last one, whose likeliest row is `best`."""
+    def grow(self, logits: Tensor) -> None:
+        """Take the next token from logits [1, rows of the vocabulary] after the last one."""
         if self.sequence.sampling.greedy:
-            self.tokens.append(self._vocabulary.token(best))
+            self.tokens.append(self._vocabulary.token(best_of_each(logits)[0]))
             return
         token, q = self._vocabulary.drawn(logits, self.sequence)
         self.tokens.append(token)

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Batch
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.draft import Draft
 from engine.drafters.base import Outcome
-from engine.drafters.best_tokens import best_of_each
 from engine.drafters.chain import GrowingChain
+from engine.drafters.context_vocabulary import vocabulary_of_sequence
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.pooled import PooledDrafter
 from engine.model_runner import ModelRunner
 from engine.models.attention import Row
-from engine.models.head_parts import OwnWeights
+from engine.models.context_rows import ContextSource
+from engine.models.head_parts import OwnWeights, TargetParts
 from engine.sequence import Sequence
+
+
+class DraftContext(NamedTuple):
+    """Attributes:
+    source: makes rows for tokens of a context.
+    parts: whose norm stands before the draft model's LM head.
+    """
+
+    source: ContextSource
+    parts: TargetParts
+
+    def normed(self, hidden: Tensor) -> Tensor:
+        return self.parts.normed(hidden)
 
 
 class DraftModelDrafter(PooledDrafter):
@@ -30,16 +45,25 @@ class DraftModelDrafter(PooledDrafter):
         vocabulary: the tokens that its LM head has rows for.
         max_prefill: most context tokens of a sequence fed in one pass.
         is_target: the model is the target itself, whose weights are not the drafter's.
+        context: makes rows for tokens of the context beside the LM head's, and the norm before it; or None.
     """
 
     name = "draft_model"
     label = "Draft model"
     summary = "A smaller model with the same tokenizer writes the draft; it needs its own weights and its own KV cache."
 
-    def __init__(self, runner: ModelRunner, vocabulary: DraftVocabulary, max_prefill: int = 512, is_target: bool = False) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        vocabulary: DraftVocabulary,
+        max_prefill: int = 512,
+        is_target: bool = False,
+        context: DraftContext | None = None,
+    ) -> None:
         self._runner: ModelRunner = runner
         self._is_target = is_target
-        self._vocabulary = vocabulary
+        self._vocabulary, self._context = vocabulary, context
+        self._vocabularies: dict[str, DraftVocabulary] = {}  # of sequences
         self._max_prefill = max_prefill
         self._computed: dict[str, int] = {}
         self._fed: dict[str, int] = {}
@@ -51,8 +75,8 @@ class DraftModelDrafter(PooledDrafter):
             return False
         return self._reserve(sequence, len(sequence.token_ids) + sequence.draft_depth)
 
-    def _catch_up(self, sequences: list[Sequence]) -> Tensor:
-        """Feed what the draft model has not seen, in chunks; returns logits [sequences, draft vocab] after the last tokens."""
+    def _catch_up(self, sequences: list[Sequence]) -> list[Tensor]:
+        """Feed what the draft model has not seen, in chunks; returns logits [1, rows] after the last token of each."""
         while True:
             rows = [self._missing(sequence) for sequence in sequences]
             behind = [row for row, s in zip(rows, sequences, strict=True) if row.end < len(s.token_ids)]
@@ -64,31 +88,48 @@ class DraftModelDrafter(PooledDrafter):
                     self._computed[sequence.seq_id] = row.end
         for sequence in sequences:
             self._computed[sequence.seq_id] = len(sequence.token_ids)
-        return self._logits(rows)
+        return self._logits(sequences, rows)
 
     def _missing(self, sequence: Sequence) -> Row:
         begin = self._computed.get(sequence.seq_id, 0)
         return Row(self._runner.pool.lane(sequence.seq_id), begin, sequence.token_ids[begin : begin + self._max_prefill])
 
-    def _logits(self, rows: list[Row]) -> Tensor:
-        """Feed rows; draft logits after each as [rows, draft vocab]."""
-        return self._vocabulary.known(torch.stack([part[-1] for part in self._runner.forward(rows, [1] * len(rows)).logits]))
+    def _logits(self, sequences: list[Sequence], rows: list[Row]) -> list[Tensor]:
+        """Feed a row for each sequence; logits [1, rows of its vocabulary] after each."""
+        capture = () if self._context is None else (self._runner.decoder.spec.num_layers - 1,)
+        output = self._runner.forward(rows, [1] * len(rows), capture)
+        logits = [self._vocabulary.known(part[-1:]) for part in output.logits]
+        if self._context is None:
+            return logits
+        states = self._context.normed(torch.cat([hidden[-1:] for hidden in output.hidden[0]])).split(1)
+        return [
+            self._vocabularies[sequence.seq_id].extended(own, state)
+            for sequence, own, state in zip(sequences, logits, states, strict=True)
+        ]
 
     def _draft(self, sequences: list[Sequence]) -> list[Draft]:
         """Take a token for each sequence from its last logits, feed it, and so on until each has `draft_depth` tokens."""
+        chains = [GrowingChain(sequence, self._vocabulary_of(sequence)) for sequence in sequences]
         logits = self._catch_up(sequences)
-        chains = [GrowingChain(sequence, self._vocabulary) for sequence in sequences]
         active = chains
         while True:
-            for chain, best, row in zip(active, best_of_each(logits), logits.split(1), strict=True):
-                chain.grow(best, row)
+            for chain, row in zip(active, logits, strict=True):
+                chain.grow(row)
             active = [chain for chain in active if not chain.done]
             if not active:
                 break
-            logits = self._logits([self._next_row(chain) for chain in active])
+            logits = self._logits([chain.sequence for chain in active], [self._next_row(chain) for chain in active])
         for chain in chains:
             self._fed[chain.sequence.seq_id] = len(chain.tokens) - 1
         return [chain.draft() for chain in chains]
+
+    def _vocabulary_of(self, sequence: Sequence) -> DraftVocabulary:
+        if sequence.seq_id not in self._vocabularies:
+            source = None if self._context is None else self._context.source
+            self._vocabularies[sequence.seq_id] = vocabulary_of_sequence(self._vocabulary, source)
+        vocabulary = self._vocabularies[sequence.seq_id]
+        vocabulary.follow(sequence.token_ids)
+        return vocabulary
 
     def _next_row(self, chain: GrowingChain) -> Row:
         sequence, tokens = chain.sequence, chain.tokens
@@ -106,13 +147,13 @@ class DraftModelDrafter(PooledDrafter):
     def release(self, seq_id: str) -> None:
         self._computed.pop(seq_id, None)
         self._fed.pop(seq_id, None)
+        self._vocabularies.pop(seq_id, None)
         super().release(seq_id)
 
     @property
     def weights(self) -> OwnWeights:
+        if self._is_target:
+            return OwnWeights(0, 0)
         decoder = self._runner.decoder
-        return (
-            OwnWeights(0, 0)
-            if self._is_target
-            else OwnWeights(decoder.parameters, decoder.parameters * decoder.kernel.weight.itemsize)
-        )
+        projection = 0 if self._context is None else self._context.source.parameters
+        return OwnWeights(decoder.parameters + projection, decoder.parameters * decoder.kernel.weight.itemsize + 4 * projection)

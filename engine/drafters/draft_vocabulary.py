@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Batch
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -18,9 +21,28 @@ class DraftVocabulary:
     """
 
     def __init__(self, token_ids: Tensor | None, vocab_size: int) -> None:
+        self._size = vocab_size
+        self._set_tokens(token_ids)
+
+    def _set_tokens(self, token_ids: Tensor | None) -> None:
         self._token_ids = token_ids
         self._list: list[int] | None = None if token_ids is None else token_ids.tolist()
-        self._size = vocab_size
+
+    @property
+    def token_ids(self) -> Tensor | None:
+        return self._token_ids
+
+    @property
+    def vocab_size(self) -> int:
+        return self._size
+
+    @cached_property
+    def _known(self) -> frozenset[int]:
+        return frozenset(self._list or range(self._size))
+
+    def covers(self, token: int) -> bool:
+        """Whether the target's token has a row."""
+        return token in self._known
 
     def token(self, row: int) -> int:
         return row if self._list is None else self._list[row]
@@ -31,6 +53,13 @@ class DraftVocabulary:
     def known(self, logits: Tensor) -> Tensor:
         """Logits [n, rows] without rows behind the target's last token (a table may be padded)."""
         return logits[:, : self._size]
+
+    def follow(self, token_ids: Batch[int]) -> None:
+        """Take in a sequence's tokens so far: nothing to do where the rows are always the same."""
+
+    def extended(self, logits: Tensor, states: Tensor) -> Tensor:
+        """Logits [n, rows] of all that can be drafted, given the LM head's and the states [n, hidden] that it was applied to."""
+        return logits
 
     def spread(self, probs: Tensor) -> Tensor:
         """Probabilities of the rows [draft vocab] as a distribution over the target's tokens [vocab]: 0 for all others."""

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from engine.draft import Draft
 from engine.drafters.base import Outcome, PromptChunk
+from engine.drafters.context_vocabulary import vocabulary_of_sequence
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle_chain import EagleChain
 from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
 from engine.drafters.pooled import PooledDrafter
 from engine.head_runner import HeadRunner
 from engine.models.attention import Row
+from engine.models.context_rows import ContextSource
 from engine.models.eagle_pass import HeadRow
 from engine.models.head_parts import OwnWeights
 from engine.records import DrafterOption
@@ -34,10 +36,12 @@ class _State:
     """Attributes:
     fed: slots in the head's cache that came from true features.
     waiting: [slots, hidden] fused features behind them that are not fed yet.
+    vocabulary: what can be drafted for the sequence.
     """
 
     fed: int
     waiting: Tensor
+    vocabulary: DraftVocabulary
 
     @property
     def known(self) -> int:
@@ -53,6 +57,7 @@ class EagleDrafter(PooledDrafter):
     Args:
         runner: the head.
         token_ids: [draft vocab], the target's token of each of its rows, or None.
+        context: makes rows for tokens of the context beside them, or None.
     """
 
     name = "eagle"
@@ -64,10 +69,11 @@ class EagleDrafter(PooledDrafter):
         DrafterOption("top_k", "Children a node (trees)", 10, 1, 16),
     )
 
-    def __init__(self, runner: HeadRunner, token_ids: Tensor | None) -> None:
+    def __init__(self, runner: HeadRunner, token_ids: Tensor | None, context: ContextSource | None = None) -> None:
         self.capture = runner.head.config.capture
         self._runner: HeadRunner = runner
         self._vocabulary = DraftVocabulary(token_ids, runner.head.config.vocab_size)
+        self._context = context
         self._states: dict[str, _State] = {}
 
     def drafts_chains(self, options: dict[str, Any]) -> bool:
@@ -98,9 +104,8 @@ class EagleDrafter(PooledDrafter):
         """Whether the chunk goes on where the sequence's features end; a first chunk opens a lane."""
         seq_id = chunk.sequence.seq_id
         if chunk.start == 0 and not self._runner.pool.holds(seq_id) and self._runner.pool.open(seq_id):
-            self._states[seq_id] = _State(
-                0, torch.empty(0, self._runner.head.config.hidden_size, device=self._runner.head.device)
-            )
+            waiting = torch.empty(0, self._runner.head.config.hidden_size, device=self._runner.head.device)
+            self._states[seq_id] = _State(0, waiting, vocabulary_of_sequence(self._vocabulary, self._context))
         return seq_id in self._states and self._states[seq_id].known == chunk.start
 
     def _add(self, sequences: Batch[Sequence], hidden: Batch[tuple[Tensor, ...]]) -> None:
@@ -147,10 +152,12 @@ class EagleDrafter(PooledDrafter):
         return [draft.draft() for _, draft in growing]
 
     def _begin(self, sequence: Sequence) -> EagleChain | GrowingTree:
+        vocabulary = self._states[sequence.seq_id].vocabulary
+        vocabulary.follow(sequence.token_ids)
         total = sequence.options["total_tokens"]
         if total == 0:
-            return EagleChain(sequence, self._vocabulary)
-        return GrowingTree(self._vocabulary, total, sequence.options["top_k"], sequence.draft_depth)
+            return EagleChain(sequence, vocabulary)
+        return GrowingTree(vocabulary, total, sequence.options["top_k"], sequence.draft_depth)
 
     def _next_row(self, sequence: Sequence, draft: EagleChain | GrowingTree, root_g: Tensor) -> HeadRow:
         token_ids = sequence.token_ids

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engine.drafters.best_tokens import best_of_each
 from engine.drafters.chain import GrowingChain
 from engine.models.attention import Row
 from engine.models.eagle_pass import HeadRow
@@ -18,7 +17,7 @@ class EagleChain(GrowingChain):
     def take(self, a: Tensor, logits: Tensor) -> None:
         """The head's output [1, hidden] and logits [1, draft vocab] after the last token fed."""
         self._g = a
-        self.grow(best_of_each(logits)[0], logits)
+        self.grow(self._vocabulary.extended(logits, a))
 
     def row(self, lane: int, root_slot: int, root_token: int, root_g: Tensor) -> HeadRow:
         """What to feed next: the last token with the output that predicted it; the root is in the cache already."""

@@ -48,7 +48,7 @@ class GrowingTree:
 
     def take(self, a: Tensor, logits: Tensor) -> None:
         """The head's outputs [frontier, hidden] and logits [frontier, draft vocab] after the nodes fed last (first the root)."""
-        best = best_tokens(logits, self._top_k)
+        best = best_tokens(self._vocabulary.extended(logits, a), self._top_k)
         first = len(self.token_ids)
         places: list[int] = []  # of each new node's parent in the frontier
         for place, (node, row) in enumerate(zip(self._frontier, best.tokens, strict=True)):

@@ -54,6 +54,7 @@ class EagleConfig:
         draft_vocab_size: rows of the head's own LM head, or of the target's that are used; `vocab_size` when not reduced.
         own_head: whether it has an LM head of its own.
         fc_bias, norm_before_residual, norm_output: see the module.
+        context_rows: whether tokens of the context can be drafted beside the LM head's own (see `context_rows`).
     """
 
     layout: Layout
@@ -69,6 +70,7 @@ class EagleConfig:
     capture: tuple[int, ...]
     own_head: bool
     fc_bias: bool = False
+    context_rows: bool = False
     attention_bias: bool = False
     norm_before_residual: bool = False
     norm_output: bool = False
@@ -101,6 +103,8 @@ class EagleHead(nn.Module):
             self.layers = nn.ModuleList([layer])
         if config.own_head:
             self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
+        if config.context_rows:
+            self.context_proj = nn.Linear(width, width, bias=False)
 
     @property
     def layer(self) -> _Layer:

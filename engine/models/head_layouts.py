@@ -113,6 +113,7 @@ def eagle_config_of(
         attention_bias=f"{prefix}.self_attn.q_proj.bias" in tensors,
         norm_before_residual=bool(config.get("norm_before_residual", False)),
         norm_output=bool(config.get("norm_output", False)),
+        context_rows=kind == "eagle" and "context_proj.weight" in tensors,
     )
 
 

@@ -32,6 +32,7 @@ _FAMILIES: Mapping[str, _Family] = {
 SUPPORTED = tuple(_FAMILIES)
 # Whole numbers, unlike all other tensors.
 TOKEN_TABLE = "d2t"
+CONTEXT_PROJECTION = "context_proj.weight"
 
 _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
 
@@ -53,6 +54,7 @@ class ModelSpec:
         draft_vocab_size: rows of the LM head of a draft model that has no embedding of its own but uses the target's, and that
             can draft so many of the target's tokens; None: a complete model. (Frequent tokens alone: FR-Spec, Zhao et al. 2025,
             arXiv 2502.14856.)
+        context_rows: whether such a draft model can draft tokens of its context too (see `models.context_rows`).
     """
 
     architecture: str
@@ -74,6 +76,7 @@ class ModelSpec:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     draft_vocab_size: int | None = None
+    context_rows: bool = False
 
     @property
     def head_rows(self) -> int:
@@ -136,6 +139,7 @@ def spec_from_config(config: Mapping[str, Any], generation_config: Mapping[str, 
         qk_norm=family.qk_norm,
         eos_token_ids=eos_token_ids(config, generation_config),
         draft_vocab_size=_draft_vocab_size(config, vocab_size, tied),
+        context_rows=bool(config.get("context_rows") and config.get("draft_vocab_size")),
     )
 
 
@@ -160,6 +164,8 @@ def expected_tensors(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         tensors["model.embed_tokens.weight"] = (spec.vocab_size, hidden)
     else:
         tensors[TOKEN_TABLE] = (spec.draft_vocab_size,)
+    if spec.context_rows:
+        tensors[CONTEXT_PROJECTION] = (hidden, hidden)
     for i in range(spec.num_layers):
         layer = f"model.layers.{i}"
         projections = {

@@ -121,6 +121,7 @@ def eagle(
     ce_weight: Annotated[float, typer.Option(help="Weight of the cross-entropy.")] = 1.0,
     noise: Annotated[float, typer.Option(help="Uniform noise on true features.")] = 0.0,
     own_head: Annotated[bool, typer.Option(help="Train an LM head of its own; else the target's rows.")] = True,
+    context_rows: Annotated[bool, typer.Option(help="Layout eagle: tokens of the context can be drafted too.")] = True,
     compiled: Annotated[bool, typer.Option("--compile", help="torch.compile (needs a C++ compiler).")] = False,
     vocab: VocabSize = 4096,
     minutes: Minutes = 20.0,
@@ -150,7 +151,9 @@ def eagle(
     settings = EagleSettings(layout, depth, feature_weight=feature_weight, ce_weight=ce_weight, noise=noise, train_head=own_head)  # type: ignore[arg-type]
     run = _settings(minutes, steps, lr, muon_lr, batch_tokens, seed, evaluate_every)
     vocabulary = _vocabulary(inputs, vocab, earlier)
-    config = eagle_config(inputs.files.spec, settings.layout, capture, len(vocabulary.token_ids), own_head)
+    config = eagle_config(
+        inputs.files.spec, settings.layout, capture, len(vocabulary.token_ids), own_head, context_rows and layout == "eagle"
+    )
     trainee = EagleTrainee(config, settings, run, inputs, vocabulary, place, compiled=compiled)
     history = _train(trainee, out, resume, earlier)
     save_eagle(trainee.module, vocabulary, _card("eagle", trainee, history, asdict(settings), earlier), out)

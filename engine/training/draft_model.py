@@ -1,4 +1,5 @@
-"""A draft model cut out of its target: some of the target's layers, the target's embedding, and a small LM head of its own.
+"""A draft model cut out of its target: some of the target's layers, the target's embedding, and a small LM head of its own, which
+the tokens of the context join (see `batch_vocabulary`).
 
 The layers keep what the target learnt about the order of words, so little training puts them together again. The LM head has
 rows for the most frequent tokens alone (FR-Spec, arXiv 2502.14856): over the whole vocabulary it would cost more than the
@@ -52,6 +53,7 @@ def pruned_config(spec: ModelSpec, layers: Sequence[int], rows: int) -> dict[str
         "model_type": "llama",
         "vocab_size": spec.vocab_size,
         "draft_vocab_size": rows,
+        "context_rows": True,
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
         "num_hidden_layers": len(layers),
@@ -82,10 +84,13 @@ class PrunedModel(nn.Module):
         super().__init__()
         rope = {"rope_theta": config["rope_theta"], "rope_type": "default"} | dict(config["rope_scaling"] or {})
         shape = {
-            key: value for key, value in config.items() if key not in ("rope_theta", "rope_scaling", "dtype", "draft_vocab_size")
+            key: value
+            for key, value in config.items()
+            if key not in ("rope_theta", "rope_scaling", "dtype", "draft_vocab_size", "context_rows")
         }
         self.model = LlamaModel(LlamaConfig(**shape, rope_parameters=rope, bos_token_id=None, pad_token_id=None))
         self.lm_head = nn.Linear(config["hidden_size"], config["draft_vocab_size"], bias=False)
+        self.context_proj = nn.Linear(config["hidden_size"], config["hidden_size"], bias=False)
         with torch.no_grad():
             for name, weight in self.model.named_parameters():
                 parts = name.split(".")
@@ -133,12 +138,18 @@ class DraftModelTrainee(SlotTrainee):
             states, known, _ = self._predictions(slots)
             ridge.add(states[known], weights.normed(slots.features[:, :, 0])[known])
         rows = self._target_rows()
-        self.module.lm_head.weight.copy_(rows @ ridge.solve().to(rows.device))
+        solved = ridge.solve().to(rows.device)
+        self.module.lm_head.weight.copy_(rows @ solved)
+        self.module.context_proj.weight.copy_(solved)
 
     def loss(self, batch: np.ndarray) -> StepLoss:
-        states, known, labels = self._predictions(self._loader.load(batch))
+        slots = self._loader.load(batch)
+        states, known, labels = self._predictions(slots)
         count = int(known.sum())
-        found = self._head_loss(states[known], self.module.lm_head.weight, labels[known], self._settings.top)
+        draftable = self._draftable(slots, True)
+        table = self._table(self.module.lm_head.weight, self.module.context_proj, draftable)
+        barred = draftable.barred(*known.nonzero(as_tuple=True))
+        found = self._head_loss(states[known], table, labels[known], self._settings.top, draftable, barred)
         return StepLoss(found.loss / max(1, count), count, int(found.matches))
 
     def _predictions(self, slots: SlotBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,7 +160,9 @@ class DraftModelTrainee(SlotTrainee):
 
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
         states, known, _ = self._predictions(slots)
-        best = self._best(states[known] @ self.module.lm_head.weight.T, known)
+        draftable = self._draftable(slots, True)
+        table = self._table(self.module.lm_head.weight, self.module.context_proj, draftable)
+        best = self._best(states[known] @ table.T, known, draftable, draftable.barred(*known.nonzero(as_tuple=True)))
         # The draft of slot t at depth d is what state t + 1 + d predicts.
         padded = F.pad(best, (0, GAMMA + 1), value=-1)
         return [padded[:, depth + 1 : depth + 1 + best.shape[1]] for depth in range(GAMMA)]

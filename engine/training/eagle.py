@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from engine.models.eagle_head import EagleConfig, EagleHead, Layout, take_slots
 from engine.models.spec import ModelSpec
 from engine.training.acceptance import GAMMA
+from engine.training.batch_vocabulary import BatchVocabulary
 from engine.training.inputs import Inputs
 from engine.training.loop import StepLoss, TrainSettings
 from engine.training.ridge import Ridge
@@ -47,7 +48,9 @@ class EagleSettings:
     train_head: bool = True
 
 
-def eagle_config(spec: ModelSpec, layout: Layout, capture: tuple[int, ...], draft_vocab_size: int, own_head: bool) -> EagleConfig:
+def eagle_config(
+    spec: ModelSpec, layout: Layout, capture: tuple[int, ...], draft_vocab_size: int, own_head: bool, context_rows: bool = False
+) -> EagleConfig:
     """A head of the target's own width."""
     return EagleConfig(
         layout=layout,
@@ -62,6 +65,7 @@ def eagle_config(spec: ModelSpec, layout: Layout, capture: tuple[int, ...], draf
         draft_vocab_size=draft_vocab_size,
         capture=capture,
         own_head=own_head or layout == "eagle3",
+        context_rows=context_rows,
     )
 
 
@@ -114,6 +118,8 @@ class EagleTrainee(SlotTrainee):
         layer.mlp.down_proj.weight.zero_()
         if self._config.own_head:
             self.module.lm_head.weight.copy_(self._rows)
+        if self._config.context_rows:
+            self.module.context_proj.weight.copy_(torch.eye(self._config.hidden_size))
         if self._config.layout == "eagle3":
             self.module.norm.weight.copy_(self.inputs.weights.norm)
         width = self._config.hidden_size
@@ -145,6 +151,8 @@ class EagleTrainee(SlotTrainee):
             features = features + settings.noise * shift
         anchors = _anchors(slots)
         outputs = self._unroll(self.module, embeddings, self.module.fuse(features), settings.depth, anchors)
+        draftable = self._draftable(slots, self._config.context_rows)
+        table = self._table_of(draftable)
         total = following.new_zeros(())
         tokens = matched = 0
         weight_sum = 0.0
@@ -152,7 +160,8 @@ class EagleTrainee(SlotTrainee):
             labels = slots.labels_at(depth).gather(1, anchors)
             known = labels >= 0
             count = max(1, int(known.sum()))
-            found = self._head_loss(self.module.head_input(a[known]), self._table(), labels[known], settings.top)
+            hidden = self.module.head_input(a[known])
+            found = self._head_loss(hidden, table, labels[known], settings.top, draftable, _barred(draftable, known, anchors))
             weight = settings.decay**depth
             total = total + weight * settings.ce_weight * found.loss / count
             if settings.feature_weight:
@@ -162,18 +171,21 @@ class EagleTrainee(SlotTrainee):
                 tokens, matched = int(known.sum()), int(found.matches)
         return StepLoss(total / weight_sum, tokens, matched)
 
-    def _table(self) -> Tensor:
-        """The LM head."""
-        return self.module.lm_head.weight if self._config.own_head else self._rows
+    def _table_of(self, draftable: BatchVocabulary) -> Tensor:
+        own = self.module.lm_head.weight if self._config.own_head else self._rows
+        return self._table(own, self.module.context_proj if self._config.context_rows else None, draftable)
 
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
         embeddings, features, _, _ = self._inputs(slots)
         drafts = []
         anchors = _anchors(slots)
+        draftable = self._draftable(slots, self._config.context_rows)
+        table = self._table_of(draftable)
         for depth, a in enumerate(unroll(self.module, embeddings, self.module.fuse(features), GAMMA - 1, anchors)):
             labels = slots.labels_at(depth)
             known = labels.gather(1, anchors) >= 0
-            best = self._best(self.module.head_input(a[known]) @ self._table().T, known)
+            logits = self.module.head_input(a[known]) @ table.T
+            best = self._best(logits, known, draftable, _barred(draftable, known, anchors))
             drafts.append(torch.full(labels.shape, -1).scatter_(1, anchors.cpu(), best))
         return drafts
 
@@ -184,6 +196,12 @@ def _anchors(slots: SlotBatch) -> Tensor:
     count = int(known.sum(1).max())
     first = known.byte().argmax(1)
     return (first[:, None] + torch.arange(count, device=first.device)).clamp(max=known.shape[1] - 1)
+
+
+def _barred(draftable: BatchVocabulary, known: Tensor, anchors: Tensor) -> Tensor:
+    """What the known anchors cannot draft: a slot's draft begins behind the token that follows its position."""
+    texts, places = known.nonzero(as_tuple=True)
+    return draftable.barred(texts, anchors[texts, places] + 1)
 
 
 def _feature_loss(a: Tensor, following: Tensor, known: Tensor, slots: Tensor) -> Tensor:

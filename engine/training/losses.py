@@ -21,7 +21,9 @@ class HeadLoss(NamedTuple):
     matches: Tensor
 
 
-def head_loss(hidden: Tensor, weight: Tensor, places: Tensor, probs: Tensor, row_weights: Tensor) -> HeadLoss:
+def head_loss(
+    hidden: Tensor, weight: Tensor, places: Tensor, probs: Tensor, row_weights: Tensor, barred: Tensor | None = None
+) -> HeadLoss:
     """Cross-entropy of a linear head against the target's stored best tokens.
 
     loss = Σ_rows w · Σ_j p_j (logsumexp(z) − z_j),  z = hidden · weightᵀ, the sum over the tokens that the head has.
@@ -32,16 +34,17 @@ def head_loss(hidden: Tensor, weight: Tensor, places: Tensor, probs: Tensor, row
         places: [rows, top] rows of `weight` of the target's best tokens, best first; −1 for tokens that the head lacks.
         probs: [rows, top] their probabilities.
         row_weights: [rows].
+        barred: [rows, last] bool, whether a row may not draft the tokens of the last rows of `weight`.
     """
     known = places >= 0
     probs = torch.where(known, probs, 0.0) * row_weights[:, None]
-    return HeadLoss(*_HeadLoss.apply(hidden, weight, places.clamp(min=0), probs, known[:, 0]))
+    return HeadLoss(*_HeadLoss.apply(hidden, weight, places.clamp(min=0), probs, known[:, 0], barred))
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, places: Tensor, probs: Tensor, has_best: Tensor
+        ctx: Any, hidden: Tensor, weight: Tensor, places: Tensor, probs: Tensor, has_best: Tensor, barred: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         half = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else hidden.dtype
         rows, table = hidden.detach().to(half), weight.detach().to(half)
@@ -53,12 +56,15 @@ class _HeadLoss(torch.autograd.Function):
             part = slice(begin, begin + _BLOCK)
             p = probs[part].float()
             logits = (rows[part] @ table.T).float()
+            if barred is not None:
+                logits[:, len(table) - barred.shape[1] :].masked_fill_(barred[part], float("-inf"))
             best = logits.gather(1, places[part])
             top = logits.amax(-1)
             matches += ((best[:, 0] >= top) & has_best[part]).sum()
             logits.sub_(top[:, None]).exp_()
             total = logits.sum(-1)
             mass = p.sum(-1)
+            # Unknown tokens have probability 0 and stand in row 0, which is never barred.
             loss += (mass * (total.log() + top)).sum() - (p * best).sum()
             logits.mul_((mass / total)[:, None]).scatter_add_(1, places[part], -p)
             slope = logits.to(half)
@@ -75,4 +81,4 @@ class _HeadLoss(torch.autograd.Function):
         grad_hidden, grad_weight = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
         table = None if grad_weight is None else (grad_weight * scale).to(weight_dtype)
-        return (grad_hidden * scale).to(hidden_dtype), table, None, None, None
+        return (grad_hidden * scale).to(hidden_dtype), table, None, None, None, None

@@ -68,6 +68,7 @@ class MedusaTrainee(SlotTrainee):
     def loss(self, batch: np.ndarray) -> StepLoss:
         slots = self._loader.load(batch)
         features = self._features(slots)
+        draftable = self._draftable(slots)
         total = features.new_zeros(())
         weight_sum, tokens, matched = 0.0, 0, 0
         for depth in range(self._config.num_heads):
@@ -76,9 +77,8 @@ class MedusaTrainee(SlotTrainee):
             count = int(known.sum())
             if not count:
                 continue
-            found = self._head_loss(
-                self.module.hidden(features[known], depth), self.module.table(depth), labels[known], self._top
-            )
+            hidden, table = self.module.hidden(features[known], depth), self.module.table(depth)
+            found = self._head_loss(hidden, table, labels[known], self._top, draftable, _none_barred(known))
             weight = self._decay**depth
             total = total + weight * found.loss / count
             weight_sum += weight
@@ -118,7 +118,13 @@ class MedusaTrainee(SlotTrainee):
 
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
         drafts = []
+        draftable = self._draftable(slots)
         for depth in range(self._gamma):
             known = slots.labels_at(depth) >= 0
-            drafts.append(self._best(self._logits(slots, depth, known), known))
+            drafts.append(self._best(self._logits(slots, depth, known), known, draftable, _none_barred(known)))
         return drafts
+
+
+def _none_barred(known: Tensor) -> Tensor:
+    """These heads draft nothing of the context."""
+    return torch.empty(int(known.sum()), 0, dtype=torch.bool)

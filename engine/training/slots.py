@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from engine.training.examples import Texts
 from engine.training.features import FeatureStore
-from engine.training.vocabulary import DraftVocabulary
 
 
 class TargetWeights:
@@ -96,12 +95,12 @@ class SlotLoader:
         known = labels.cpu().numpy()
         return torch.from_numpy(np.where(known >= 0, self._store.top_ids[np.maximum(known, 0), 0], -1).astype(np.int64))
 
-    def distribution(self, labels: Tensor, vocabulary: DraftVocabulary, top: int) -> tuple[Tensor, Tensor]:
-        """Rows of the head's vocabulary and probabilities [labels, top] of the target's best tokens (labels all known)."""
+    def distribution(self, labels: Tensor, top: int) -> tuple[Tensor, Tensor]:
+        """The target's best tokens and their probabilities [labels, top] (labels all known)."""
         rows = labels.cpu().numpy()
         ids = torch.from_numpy(self._store.top_ids[rows, :top].astype(np.int64))
         probs = torch.from_numpy(self._store.top_logprobs[rows, :top].astype(np.float32)).exp_()
-        return vocabulary.place_of[ids].to(self._device), probs.to(self._device)
+        return ids, probs.to(self._device)
 
 
 def answer_matches(loader: SlotLoader, batch: SlotBatch, drafts: Sequence[Tensor]) -> list[np.ndarray]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.training.acceptance import GAMMA, Walk, walk_texts
+from engine.training.batch_vocabulary import BatchVocabulary
 from engine.training.examples import batches, greedy_first
 from engine.training.inputs import Inputs
 from engine.training.loop import StepLoss, TrainSettings
@@ -85,13 +86,29 @@ class SlotTrainee(ABC):
         head = self.inputs.weights.head
         return head[self.vocabulary.token_ids.to(head.device)]
 
-    def _head_loss(self, hidden: Tensor, table: Tensor, labels: Tensor, top: int) -> HeadLoss:
-        """Of the LM head `table` for states with these labels, all of them known."""
-        places, probs = self._loader.distribution(labels, self.vocabulary, top)
-        return head_loss(hidden, table, places, probs, torch.ones(len(labels), device=self._device))
+    def _draftable(self, slots: SlotBatch, with_context: bool = False) -> BatchVocabulary:
+        """What can be drafted in these texts. Place p of `slots.tokens` is token p."""
+        return BatchVocabulary(self.vocabulary, slots.tokens, with_context)
 
-    def _best(self, logits: Tensor, known: Tensor) -> Tensor:
+    def _table(self, own: Tensor, context_proj: nn.Linear | None, draftable: BatchVocabulary) -> Tensor:
+        """Rows of the LM head for all that can be drafted: its own, and the target's seen through `context_proj`."""
+        if context_proj is None:
+            return own
+        return torch.cat([own, (self.inputs.weights.head[draftable.context_ids] @ context_proj.weight).to(own.dtype)])
+
+    def _head_loss(
+        self, hidden: Tensor, table: Tensor, labels: Tensor, top: int, draftable: BatchVocabulary, barred: Tensor
+    ) -> HeadLoss:
+        """Of the LM head `table` for states with these labels, all of them known; `barred` as `BatchVocabulary` gives it."""
+        ids, probs = self._loader.distribution(labels, top)
+        places = draftable.rows_of(ids, barred).to(self._device)
+        ones = torch.ones(len(labels), device=self._device)
+        return head_loss(hidden, table, places, probs, ones, barred.to(self._device) if barred.shape[1] else None)
+
+    def _best(self, logits: Tensor, known: Tensor, draftable: BatchVocabulary, barred: Tensor) -> Tensor:
         """The likeliest token of each known place, −1 elsewhere; `logits` [known places, rows]."""
+        if barred.shape[1]:
+            logits[:, -barred.shape[1] :].masked_fill_(barred.to(logits.device), float("-inf"))
         best = torch.full(known.shape, -1, dtype=torch.int64)
-        best[known.cpu()] = self.vocabulary.token_ids[logits.argmax(-1).cpu()]
+        best[known.cpu()] = draftable.tokens_of(logits.argmax(-1).cpu())
         return best

@@ -123,6 +123,18 @@ def test_so_they_are_with_a_draft_model_that_knows_some_tokens_only(
     assert_target_distribution(run(engine, prompt, spec), joint, spec)
 
 
+@pytest.mark.parametrize("name", ["eagle", "draft_model"])
+def test_so_they_are_where_tokens_of_the_context_can_be_drafted_too(
+    tiny_folder: Callable[..., Path], tiny_head: Callable[..., Path], prompt: str, joint: dict[Outcome, float], name: str
+) -> None:
+    folder = tiny_folder(seed=1, layers=2)
+    size = {"draft_vocab": 40} if name == "eagle" else {"rows": 40, "noise": 0.1}
+    drafter = {name: str(tiny_head(name, folder, prompts=(prompt,), context=True, **size))}
+    engine = Engine(EngineConfig(model=str(folder), dtype="fp32", threads=1, max_batch_size=64, **drafter))
+    spec = DrafterSpec(name, 2)
+    assert_target_distribution(run(engine, prompt, spec), joint, spec)
+
+
 def assert_target_distribution(results: list[RequestResult], joint: dict[Outcome, float], spec: DrafterSpec) -> None:
     counts = Counter(tuple(result.token_ids) for result in results)
     assert set(counts) <= set(joint)

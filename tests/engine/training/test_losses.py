@@ -30,6 +30,18 @@ def test_the_fused_loss_and_its_gradients_are_those_of_autograd() -> None:
     assert int(found.matches) == int((logprobs.argmax(-1) == places[:, 0]).sum())
 
 
+def test_barred_rows_have_no_probability_and_get_no_gradient() -> None:
+    generator = torch.Generator().manual_seed(1)
+    hidden, weight = torch.randn(5, 8, generator=generator), torch.randn(9, 8, generator=generator, requires_grad=True)
+    barred = torch.tensor([[True, False, True]]).expand(5, 3)
+    places, probs = torch.tensor([[0, 7]]).expand(5, 2), torch.full((5, 2), 0.5)
+    found = head_loss(hidden, weight, places, probs, torch.ones(5), barred)
+    (grad,) = torch.autograd.grad(found.loss, weight)
+    expected = -F.linear(hidden, weight[[0, 1, 2, 3, 4, 5, 7]]).log_softmax(-1)[:, [0, 6]].mean(-1).sum()
+    torch.testing.assert_close(found.loss, expected)
+    assert not grad[[6, 8]].any() and grad[7].any()
+
+
 def test_a_frozen_head_gets_no_gradient() -> None:
     hidden = torch.ones(3, 4, requires_grad=True)
     found = head_loss(hidden, torch.eye(4), torch.zeros(3, 1, dtype=torch.long), torch.ones(3, 1), torch.ones(3))
