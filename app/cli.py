@@ -10,6 +10,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from app.bench_cli import bench_app
+from app.card_cli import card
 from app.cli_common import real_engine
 from app.compare_cli import compare
 from app.contracts import MakeEngine
@@ -34,6 +35,7 @@ cli.command("generate")(generate)
 cli.command("compare")(compare)
 cli.command("sweep")(sweep)
 cli.command("drafters")(drafters)
+cli.command("card")(card)
 cli.add_typer(runs_app, name="runs")
 cli.add_typer(bench_app, name="bench")
 
