@@ -111,6 +111,8 @@ def _facts(card: Mapping[str, Any], info: EngineInfo) -> Iterator[tuple[str, str
         settings = ", ".join([f"gamma={held['gamma']}", *(f"{key}={value}" for key, value in held["settings"].items())])
         tokens = f"at most {held['draft_tokens']} a step, {held['temporary_bytes'] / 1e6:.2f} MB of the target's KV ({settings})"
         yield "Temporary tokens", tokens if held["draft_tokens"] else "none"
+        rows = f"at most {held['context_bytes'] / 1e6:.2f} MB a request" if held["context_bytes"] else "none"
+        yield "Rows for tokens of the context", rows
     for cost in card["costs"]:
         shares = f"{cost['per_step']:.1%} of a plain step, {cost['per_token']:.1%} a draft token"
         yield "Cost of drafting", f"{cost['label']}, gamma {cost['gamma']}: {shares}"

@@ -229,6 +229,7 @@ class DrafterStorage:
         parameters, weight_bytes: of its own; copies of the target's count, tables that it reads in place do not.
         kv_bytes_per_token: of its own keys and values, for each token of context.
         gamma, draft_tokens: temporary tokens of a step in the target's KV, at most, with this γ and the default settings.
+        context_bytes: of the rows for tokens of a request's context that it has no row for, at most.
     """
 
     parameters: int
@@ -236,6 +237,7 @@ class DrafterStorage:
     kv_bytes_per_token: int
     gamma: int
     draft_tokens: int
+    context_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,10 +125,15 @@ class Drafter(ABC):
         """Bytes of its own keys and values for each token of context."""
         return 0
 
+    @property
+    def context_bytes(self) -> int:
+        """Most bytes of rows for tokens of a request's context (see `models.context_rows`)."""
+        return 0
+
     def storage(self) -> DrafterStorage:
         gamma = DrafterSpec(self.name).gamma
         nodes = self.max_nodes(gamma, {option.name: option.default for option in self.options})
-        return DrafterStorage(*self.weights, self.kv_bytes_per_token, gamma, nodes)
+        return DrafterStorage(*self.weights, self.kv_bytes_per_token, gamma, nodes, self.context_bytes)
 
     def info(self) -> DrafterInfo:
         return DrafterInfo(self.name, self.label, self.summary, self.lossless, self.options, storage=self.storage())

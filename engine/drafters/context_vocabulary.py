@@ -54,9 +54,14 @@ class ContextVocabulary(DraftVocabulary):
         return logits if self._rows is None else torch.cat([logits, context_logits(states, self._rows)], 1)
 
     @property
-    def temporary_bytes(self) -> int:
+    def context_bytes(self) -> int:
         """Memory of the rows."""
         return 0 if self._rows is None else self._rows.nbytes
+
+
+def most_bytes(source: ContextSource | None) -> int:
+    """Of a sequence's rows, at most."""
+    return 0 if source is None else MOST * source.hidden_size * 4
 
 
 def vocabulary_of_sequence(own: DraftVocabulary, source: ContextSource | None) -> DraftVocabulary:

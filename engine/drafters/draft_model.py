@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.draft import Draft
 from engine.drafters.base import Outcome
 from engine.drafters.chain import GrowingChain
-from engine.drafters.context_vocabulary import vocabulary_of_sequence
+from engine.drafters.context_vocabulary import most_bytes, vocabulary_of_sequence
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.pooled import PooledDrafter
 from engine.model_runner import ModelRunner
@@ -149,6 +149,10 @@ class DraftModelDrafter(PooledDrafter):
         self._fed.pop(seq_id, None)
         self._vocabularies.pop(seq_id, None)
         super().release(seq_id)
+
+    @property
+    def context_bytes(self) -> int:
+        return most_bytes(None if self._context is None else self._context.source)
 
     @property
     def weights(self) -> OwnWeights:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.draft import Draft
 from engine.drafters.base import Outcome, PromptChunk
-from engine.drafters.context_vocabulary import vocabulary_of_sequence
+from engine.drafters.context_vocabulary import most_bytes, vocabulary_of_sequence
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle_chain import EagleChain
 from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
@@ -185,5 +185,11 @@ class EagleDrafter(PooledDrafter):
         super().release(seq_id)
 
     @property
+    def context_bytes(self) -> int:
+        return most_bytes(self._context)
+
+    @property
     def weights(self) -> OwnWeights:
-        return self._runner.head.weights
+        held = self._runner.head.weights
+        projection = 0 if self._context is None else self._context.parameters
+        return OwnWeights(held.parameters + projection, held.weight_bytes + 4 * projection)

@@ -80,6 +80,10 @@ class LookupFirst(Drafter):
     def kv_bytes_per_token(self) -> int:
         return self._model.kv_bytes_per_token
 
+    @property
+    def context_bytes(self) -> int:
+        return self._model.context_bytes
+
 
 class NgramEagleDrafter(LookupFirst):
     """See the module."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from engine.models.draft_files import drafted_tokens, read_card, read_object
 from engine.models.eagle_head import EagleConfig, EagleHead
 from engine.models.head_layouts import eagle_config_of, medusa_config_of, normalise
 from engine.models.medusa_heads import MedusaConfig, MedusaHeads
-from engine.models.spec import ModelSpec
+from engine.models.spec import CONTEXT_PROJECTION, ModelSpec
 
 ALLOWED = "a folder with a head's config.json and weights, or a Hugging Face id such as 'yuhuili/EAGLE3-LLaMA3.1-Instruct-8B'"
 _PICKLES = ("medusa_lm_head.pt", "pytorch_model.bin")
@@ -47,9 +47,9 @@ class EagleFile:
     name: str
 
     def module(self) -> EagleHead:
-        """The head in plain torch, fp32."""
-        head = EagleHead(self.config)
-        head.load_state_dict({name: tensor.float() for name, tensor in self.tensors.items()})
+        """The head in plain torch, fp32, without the map of context rows, which belongs to what is around it."""
+        head = EagleHead(replace(self.config, context_rows=False))
+        head.load_state_dict({name: tensor.float() for name, tensor in self.tensors.items() if name != CONTEXT_PROJECTION})
         return head.eval()
 
 

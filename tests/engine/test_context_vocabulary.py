@@ -65,7 +65,7 @@ def test_a_long_context_keeps_its_newest_tokens() -> None:
     assert count - 1 <= MOST and tokens == list(range(tokens[0], MOST + 41))
     state = torch.randn(1, 8)
     torch.testing.assert_close(vocabulary.extended(torch.zeros(1, 1), state)[:, 1:], state @ table[tokens].T)
-    assert vocabulary.temporary_bytes == (count - 1) * 8 * 4
+    assert vocabulary.context_bytes == (count - 1) * 8 * 4
     # One that was dropped comes back when it comes again.
     vocabulary.follow([*context, 1])
     assert vocabulary.tokens([count])[0] == 1

@@ -59,12 +59,15 @@ def test_the_temporary_tokens_are_those_of_a_step_at_the_default_settings(target
     assert {info.storage.gamma for info in found.values() if info.storage is not None} == {4}
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa", "eagle with context"])
 def test_a_head_holds_the_weights_of_its_file(target: Path, tiny_head: Maker, kind: str) -> None:
-    folder, name = tiny_head(kind, target), "medusa" if kind == "medusa" else "eagle"
+    with_context = {"context": True} if " " in kind else {}
+    folder, name = tiny_head(kind.split()[0], target, **with_context), "medusa" if kind == "medusa" else "eagle"
     info, weights = infos(target, **{name: folder})[name], stored_weights(folder)
     assert held(info)[:2] == (weights, 4 * weights)
     assert info.source == str(folder)
+    # 512 tokens' rows of 64 numbers in fp32.
+    assert info.storage is not None and info.storage.context_bytes == (512 * 64 * 4 if with_context else 0)
 
 
 def test_an_eagle_head_without_a_table_of_its_own_reads_the_targets(target: Path, tiny_head: Maker) -> None:
