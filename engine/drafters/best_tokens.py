@@ -1,7 +1,7 @@
 """The likeliest tokens of a few rows of logits.
 
-On the CPU in numpy, on the caller's own thread: torch spreads such small reductions over its threads, and each then waits for the
-slowest (beside a busy program 8 ms instead of 0.2 ms for ten rows of 4,096).
+On the CPU compiled and in numpy, on the caller's own thread: torch spreads such small reductions over its threads, and each then
+waits for the slowest (beside a busy program 8 ms instead of 0.2 ms for ten rows of 4,096).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -29,15 +31,29 @@ def best_tokens(logits: Tensor, k: int) -> Best:
         top = logits.topk(k, dim=-1)
         return Best(top.indices.tolist(), (top.values - logits.logsumexp(-1, keepdim=True)).tolist())
     x = logits.numpy()
-    largest = x.max(-1, keepdims=True)
-    mass = largest + np.log(np.exp(x - largest).sum(-1, keepdims=True))
-    found = np.argpartition(x, -k, axis=-1)[:, -k:]
-    values = np.take_along_axis(x, found, -1)
-    # Equal values in the order of their tokens, as anything else would depend on the partition.
-    order = np.lexsort((found, -values), axis=-1)
-    return Best(
-        np.take_along_axis(found, order, -1).tolist(), (np.take_along_axis(values, order, -1) - mass).astype(float).tolist()
-    )
+    found, values = np.zeros((len(x), k), np.int64), np.full((len(x), k), -np.inf, np.float32)
+    _largest(x, found, values)
+    weights = x - values[:, :1]
+    mass = values[:, :1] + np.log(np.exp(weights, out=weights).sum(-1, keepdims=True))
+    return Best(found.tolist(), (values - mass).astype(float).tolist())
+
+
+@njit(nogil=True, cache=True)
+def _largest(x: NDArray[np.float32], found: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+    """Places and values [rows, k] of the k largest entries of each row, in falling order; of equal ones the first comes first.
+
+    One look at each entry: few are larger than the least of those kept so far.
+    """
+    k = found.shape[1]
+    for row in range(len(x)):
+        for place in range(x.shape[1]):
+            value = x[row, place]
+            if value > values[row, k - 1]:
+                at = k - 1
+                while at > 0 and value > values[row, at - 1]:
+                    values[row, at], found[row, at] = values[row, at - 1], found[row, at - 1]
+                    at -= 1
+                values[row, at], found[row, at] = value, place
 
 
 def best_of_each(logits: Tensor) -> list[int]:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.drafters.best_tokens import best_of_each, best_tokens
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
 from engine.models.eagle_pass import HeadRow
@@ -161,18 +160,3 @@ def test_probabilities_of_a_reduced_vocabulary_are_zero_for_all_other_tokens() -
     expected = torch.zeros(20)
     expected[[7, 2, 13]] = torch.tensor([0.5, 0.25, 0.25])
     assert torch.equal(q, expected)
-
-
-@pytest.mark.parametrize("k", [1, 10, 700])
-def test_the_best_tokens_are_those_of_topk_with_their_log_probabilities(k: int) -> None:
-    logits = 5 * torch.randn(6, 600, generator=torch.Generator().manual_seed(2))
-    best = best_tokens(logits, k)
-    expected = logits.log_softmax(-1).topk(min(k, 600), dim=-1)
-    assert best.tokens == expected.indices.tolist()
-    torch.testing.assert_close(torch.tensor(best.log_probs), expected.values, atol=1e-5, rtol=1e-5)
-    assert best_of_each(logits) == [tokens[0] for tokens in best.tokens]
-
-
-def test_equal_logits_give_the_lower_token_first() -> None:
-    assert best_tokens(torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]]), 3).tokens == [[1, 2, 4]]
-    assert best_of_each(torch.tensor([[1.0, 2.0, 2.0]])) == [1]
