@@ -1,4 +1,4 @@
-"""The command line: `python -m engine.training generate | features | eagle | medusa | draft-model`."""
+"""The command line: `python -m engine.training generate | features | eagle | medusa | draft-model | evaluate`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from engine.training.documents import read_documents
 from engine.training.draft_model import DraftModelSettings, DraftModelTrainee
 from engine.training.eagle import EagleSettings, EagleTrainee, eagle_config
 from engine.training.earlier import Earlier
+from engine.training.evaluate import evaluate as evaluate_folder
 from engine.training.examples import HELD_OUT_EVERY, load_texts
 from engine.training.features import TOP, default_layers, extract_features
 from engine.training.generate import GenerateSettings, generate_texts
@@ -230,6 +231,23 @@ def draft_model(
     history = _train(trainee, out, resume, earlier)
     card = _card("draft_model", trainee, history, asdict(settings), earlier)
     save_draft_model(trainee.module, trainee.config, vocabulary, card, out)
+
+
+@cli.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="Of a trained drafter.")],
+    data: Data,
+    features: Features,
+    model: Model = "embedded",
+    max_length: MaxLength = 1024,
+    device: Device = "auto",
+    threads: Threads = 0,
+) -> None:
+    """Measure a trained drafter on other texts and write that on its card."""
+    place = _device(device, threads)
+    found = evaluate_folder(folder, load_inputs(model, data, features, place, max_length, HELD_OUT_EVERY), place)
+    for task, walk in found.items():
+        typer.echo(f"{task}: mean acceptance length {walk['mean_acceptance_length']} in {walk['steps']} steps")
 
 
 def _settings(

@@ -70,12 +70,14 @@ class SlotTrainee(ABC):
         return batches(texts.lengths, training, self.run.batch_tokens, self.run.seed, position)
 
     @torch.no_grad()
-    def evaluate(self) -> dict[str, Walk]:
+    def evaluate(self, indices: np.ndarray | None = None) -> dict[str, Walk]:
+        """Acceptance by task on these texts, or on some of the held-out ones."""
+        chosen = self._held_out if indices is None else indices
         matches: list[np.ndarray] = []
-        for slots in self._loader.load_each(self._held_out):
+        for slots in self._loader.load_each(chosen):
             with torch.autocast(self._device.type, dtype=torch.bfloat16):
                 matches += answer_matches(self._loader, slots, self._drafts(slots))
-        return walk_texts(matches, [self.inputs.texts.tasks[index] for index in self._held_out], self._gamma)
+        return walk_texts(matches, [self.inputs.texts.tasks[index] for index in chosen], self._gamma)
 
     def _start_slots(self, loader: SlotLoader | None = None) -> Iterator[SlotBatch]:
         """The training sequences that the closed-form start sees."""

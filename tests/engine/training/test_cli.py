@@ -88,6 +88,19 @@ def test_a_draft_model_keeps_two_layers_and_a_small_head(world: World, tmp_path:
 
 
 @pytest.mark.parametrize("command", ["eagle", "medusa", "draft-model"])
+def test_a_finished_drafter_is_measured_on_other_texts_for_its_card(world: World, tmp_path: Path, command: str) -> None:
+    out = run(world, command, tmp_path, "--vocab", "100", *(("--layers", "0,2") if command == "draft-model" else ()))
+    before = json.loads((out / "card.json").read_text())
+    given = ["--model", str(world.folder), "--data", str(world.data), "--features", str(world.features), "--device", "cpu"]
+    result = CliRunner().invoke(cli, ["evaluate", str(out), *given, "--threads", "1"], catch_exceptions=False)
+    assert result.exit_code == 0 and result.output.startswith("all: mean acceptance length "), result.output
+    card = json.loads((out / "card.json").read_text())
+    assert card["held_out"]["all"]["steps"] > before["held_out"]["all"]["steps"], "all texts, not those held out alone"
+    assert card["held_out_texts"]["texts"] == before["data"]["texts"]
+    assert {k: v for k, v in card.items() if not k.startswith("held_out")} == {k: v for k, v in before.items() if k != "held_out"}
+
+
+@pytest.mark.parametrize("command", ["eagle", "medusa", "draft-model"])
 def test_an_earlier_result_is_the_start_of_the_next(world: World, tmp_path: Path, command: str) -> None:
     shape = ["--layers", "0,2"] if command == "draft-model" else []
     first = run(world, command, tmp_path / "first", "--vocab", "100", *shape)
