@@ -14,7 +14,6 @@ from app.settings import load_settings
 from app.sweep_report import predicted_cells
 from app.sweep_run import of_run, sweep_run
 from engine.errors import InvalidRequestError
-from engine.models.draft_files import read_object
 from storage.store import Store
 
 ALL = "all"
@@ -26,9 +25,7 @@ def card(
     db: Database = None,
 ) -> None:
     """Write a sweep's speed-ups on a trained drafter's card: at each batch size those of its best setting."""
-    found = read_object(folder / "card.json")
-    if found is None or "drafter" not in found:
-        raise InvalidRequestError("folder", str(folder), "the folder of a trained drafter, with its card.json")
+    found = _read(folder)
     with Store(load_settings(db=db).db_url) as store:
         detail = sweep_run(store, run)
     if found.get("target_hash") != detail.provenance.get("model_hash"):
@@ -45,6 +42,16 @@ def card(
     (folder / "card.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for entry in entries:
         typer.echo(f"batch {entry['batch_size']}: {entry['speedup']}× with γ={entry['gamma']} {entry['options'] or ''}".rstrip())
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or "drafter" not in found:
+        raise InvalidRequestError("folder", str(folder), "the folder of a trained drafter, with its card.json")
+    return found
 
 
 def best_settings(cells: Sequence[Mapping[str, Any]], drafter: str) -> list[dict[str, Any]]:
