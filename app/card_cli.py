@@ -31,9 +31,10 @@ def card(
     if found.get("target_hash") != detail.provenance.get("model_hash"):
         raise InvalidRequestError("run", f"{run}, of {detail.model}", f"a sweep with the card's target, {found.get('target')}")
     sweep = of_run(detail)
-    tasks = list(sweep.settings.tasks)
+    prompts = [prompt for prompt in sweep.pool if not sweep.settings.tasks or prompt.task in sweep.settings.tasks]
+    tasks = sorted({prompt.task for prompt in prompts})
     task = tasks[0] if len(tasks) == 1 else ALL
-    place = {"task": task, "machine": _machine(detail.provenance), "prompts": _prompts(tasks, len(sweep.pool))}
+    place = {"task": task, "machine": _machine(detail.provenance), "prompts": f"{len(prompts)} prompts: {', '.join(tasks)}"}
     entries = best_settings(predicted_cells(sweep, None), str(found["drafter"]))
     if not entries:
         raise InvalidRequestError("run", run, f"a sweep that measured {found['drafter']}")
@@ -76,7 +77,3 @@ def best_settings(cells: Sequence[Mapping[str, Any]], drafter: str) -> list[dict
 
 def _machine(provenance: Mapping[str, Any]) -> str:
     return f"{provenance['cores_physical']}-core {provenance['cpu_model']}, {provenance['device']}, {provenance['dtype']}"
-
-
-def _prompts(tasks: Sequence[str], count: int) -> str:
-    return f"{', '.join(tasks)}; {count} prompts"

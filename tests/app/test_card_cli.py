@@ -51,7 +51,7 @@ def test_each_batch_size_gets_its_best_setting_and_other_tasks_stay(command: Com
     card = json.loads((folder / "card.json").read_text())
     assert [(one["task"], one.get("batch_size")) for one in card["measured"]] == [("math", None), ("code", 1), ("code", 4)]
     entry = card["measured"][1]
-    assert entry["interval"][0] <= entry["speedup"] <= entry["interval"][1] and entry["prompts"].startswith("code; ")
+    assert entry["interval"][0] <= entry["speedup"] <= entry["interval"][1] and entry["prompts"].endswith(" prompts: code")
     assert [(one.task, one.batch_size) for one in measured_of(card)][1:] == [("code", 1), ("code", 4)]
 
 
