@@ -66,7 +66,7 @@
       [t("drafters.parameters"), held.parameters ? t("drafters.parameters.some", { n: count(held.parameters), bytes: bytes(held.weight_bytes), share: percent(held.parameters / engine.parameters, 1) }) : t("drafters.none")],
       [t("drafters.kv"), held.kv_bytes_per_token ? t("drafters.kv.some", { bytes: bytes(held.kv_bytes_per_token), target: bytes(engine.kv_bytes_per_token) }) : t("drafters.none")],
       [t("drafters.temporary"), temporary],
-      [t("drafters.context"), held.context_bytes ? t("drafters.context.some", { bytes: bytes(held.context_bytes) }) : t("drafters.none")],
+      ...(held.context_bytes ? [[t("drafters.context"), t("drafters.context.some", { bytes: bytes(held.context_bytes) })]] : []),
     ]));
   };
 
