@@ -13,10 +13,9 @@ from app.cli_common import Database
 from app.settings import load_settings
 from app.sweep_report import predicted_cells
 from app.sweep_run import of_run, sweep_run
+from app.trained_card import ALL
 from engine.errors import InvalidRequestError
 from storage.store import Store
-
-ALL = "all"
 
 
 def card(

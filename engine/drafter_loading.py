@@ -159,10 +159,8 @@ def _draft_model(source: str, config: EngineConfig, target: Target, budget: int)
         tensors = load_tensors(files)
         token_ids = drafted_tokens(files.name, tensors, ours.vocab_size)
         if files.spec.context_rows:
-            parts = _target_parts(target)
-            rows = ContextSource(parts.head, tensors[CONTEXT_PROJECTION], target.device)
-            norm, eps = tensors["model.norm.weight"], files.spec.rms_norm_eps
-            context = DraftContext(rows, TargetParts(parts.embedding, norm, parts.head, eps))
+            parts = _target_parts(target)._replace(norm=tensors["model.norm.weight"], eps=files.spec.rms_norm_eps)
+            context = DraftContext(ContextSource(parts.head, tensors[CONTEXT_PROJECTION], target.device), parts)
         kernel = choose_kernel(config.dtype, target.device, files.spec)
         owner = target.runner.decoder if files.spec.draft_vocab_size else None
         decoder = make_decoder(files.spec, tensors, kernel, target.device, target.threads, owner)

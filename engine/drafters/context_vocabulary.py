@@ -34,12 +34,11 @@ class ContextVocabulary(DraftVocabulary):
 
     def follow(self, token_ids: Batch[int]) -> None:
         """Take in what the sequence [tokens] has grown by."""
-        known = set(self._context)
-        fresh = list(dict.fromkeys(t for t in token_ids[self._read :] if t not in known and not self._own.covers(t)))
+        outside = [token for token in token_ids[self._read :] if not self._own.covers(token)]
         self._read = len(token_ids)
+        fresh = [token for token in dict.fromkeys(outside) if token not in self._context][-MOST:]
         if not fresh:
             return
-        fresh = fresh[-MOST:]
         rows = self._source.rows(fresh)
         self._rows = rows if self._rows is None else torch.cat([self._rows, rows])
         self._context += fresh

@@ -30,9 +30,6 @@ class DraftContext(NamedTuple):
     source: ContextSource
     parts: TargetParts
 
-    def normed(self, hidden: Tensor) -> Tensor:
-        return self.parts.normed(hidden)
-
 
 class DraftModelDrafter(PooledDrafter):
     """Drafts with its own model and its own KV pool, all sequences of a step in one pass per depth.
@@ -101,7 +98,7 @@ class DraftModelDrafter(PooledDrafter):
         logits = [self._vocabulary.known(part[-1:]) for part in output.logits]
         if self._context is None:
             return logits
-        states = self._context.normed(torch.cat([hidden[-1:] for hidden in output.hidden[0]])).split(1)
+        states = self._context.parts.normed(torch.cat([hidden[-1:] for hidden in output.hidden[0]])).split(1)
         return [
             self._vocabularies[sequence.seq_id].extended(own, state)
             for sequence, own, state in zip(sequences, logits, states, strict=True)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -48,16 +46,9 @@ def context_logits(states: Tensor, rows: Tensor) -> Tensor:
     """[n, hidden] · [tokens, hidden]ᵀ, fp32; on the CPU on the caller's own thread, as `best_tokens` says."""
     if states.device.type != "cpu":
         return F.linear(states, rows)
+    # Imported here, as in `best_tokens`.
+    from engine.models.fused.rows import products
+
     out = np.empty((len(states), len(rows)), np.float32)
-    _products(states.contiguous().numpy(), rows.numpy(), out)
+    products(states.contiguous().numpy(), rows.numpy(), out)
     return torch.from_numpy(out)
-
-
-@njit(nogil=True, cache=True, fastmath=True)
-def _products(states: NDArray[np.float32], rows: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    for i in range(len(states)):
-        for j in range(len(rows)):
-            total = np.float32(0.0)
-            for k in range(states.shape[1]):
-                total += states[i, k] * rows[j, k]
-            out[i, j] = total

@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.errors import UnsupportedModelError
 from engine.models.eagle_head import EagleConfig
 from engine.models.medusa_heads import MedusaConfig
-from engine.models.spec import ModelSpec
+from engine.models.spec import CONTEXT_PROJECTION, ModelSpec
 
 Kind = Literal["eagle", "eagle3", "medusa"]
 
@@ -113,7 +113,7 @@ def eagle_config_of(
         attention_bias=f"{prefix}.self_attn.q_proj.bias" in tensors,
         norm_before_residual=bool(config.get("norm_before_residual", False)),
         norm_output=bool(config.get("norm_output", False)),
-        context_rows=kind == "eagle" and "context_proj.weight" in tensors,
+        context_rows=kind == "eagle" and CONTEXT_PROJECTION in tensors,
     )
 
 

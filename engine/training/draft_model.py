@@ -146,8 +146,7 @@ class DraftModelTrainee(SlotTrainee):
         slots = self._loader.load(batch)
         states, known, labels = self._predictions(slots)
         count = int(known.sum())
-        draftable = self._draftable(slots, True)
-        table = self._table(self.module.lm_head.weight, self.module.context_proj, draftable)
+        draftable, table = self._with_context(slots, self.module.lm_head.weight, self.module.context_proj)
         barred = draftable.barred(*known.nonzero(as_tuple=True))
         found = self._head_loss(states[known], table, labels[known], self._settings.top, draftable, barred)
         return StepLoss(found.loss / max(1, count), count, int(found.matches))
@@ -160,8 +159,7 @@ class DraftModelTrainee(SlotTrainee):
 
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
         states, known, _ = self._predictions(slots)
-        draftable = self._draftable(slots, True)
-        table = self._table(self.module.lm_head.weight, self.module.context_proj, draftable)
+        draftable, table = self._with_context(slots, self.module.lm_head.weight, self.module.context_proj)
         best = self._best(states[known] @ table.T, known, draftable, draftable.barred(*known.nonzero(as_tuple=True)))
         # The draft of slot t at depth d is what state t + 1 + d predicts.
         padded = F.pad(best, (0, GAMMA + 1), value=-1)

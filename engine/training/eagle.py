@@ -151,8 +151,7 @@ class EagleTrainee(SlotTrainee):
             features = features + settings.noise * shift
         anchors = _anchors(slots)
         outputs = self._unroll(self.module, embeddings, self.module.fuse(features), settings.depth, anchors)
-        draftable = self._draftable(slots, self._config.context_rows)
-        table = self._table_of(draftable)
+        draftable, table = self._draftable(slots)
         total = following.new_zeros(())
         tokens = matched = 0
         weight_sum = 0.0
@@ -171,16 +170,15 @@ class EagleTrainee(SlotTrainee):
                 tokens, matched = int(known.sum()), int(found.matches)
         return StepLoss(total / weight_sum, tokens, matched)
 
-    def _table_of(self, draftable: BatchVocabulary) -> Tensor:
+    def _draftable(self, slots: SlotBatch) -> tuple[BatchVocabulary, Tensor]:
         own = self.module.lm_head.weight if self._config.own_head else self._rows
-        return self._table(own, self.module.context_proj if self._config.context_rows else None, draftable)
+        return self._with_context(slots, own, self.module.context_proj if self._config.context_rows else None)
 
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
         embeddings, features, _, _ = self._inputs(slots)
         drafts = []
         anchors = _anchors(slots)
-        draftable = self._draftable(slots, self._config.context_rows)
-        table = self._table_of(draftable)
+        draftable, table = self._draftable(slots)
         for depth, a in enumerate(unroll(self.module, embeddings, self.module.fuse(features), GAMMA - 1, anchors)):
             labels = slots.labels_at(depth)
             known = labels.gather(1, anchors) >= 0

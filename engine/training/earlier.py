@@ -11,6 +11,7 @@ from torch import nn
 from engine.errors import InvalidRequestError
 from engine.models.draft_files import drafted_tokens, read_object
 from engine.models.loader import read_shard
+from engine.models.spec import CONTEXT_PROJECTION
 from engine.training.vocabulary import DraftVocabulary, draft_vocabulary
 
 
@@ -48,7 +49,7 @@ class Earlier:
         ours = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         for name, weight in ours.items():
             theirs = self._tensors.get(name)
-            if theirs is None and name == "context_proj.weight":
+            if theirs is None and name == CONTEXT_PROJECTION:
                 # It was trained without; the target's rows are then taken as they are.
                 theirs = torch.eye(len(weight))
             if theirs is None or theirs.shape != weight.shape:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from engine.training.examples import greedy_first
 from engine.training.inputs import Inputs
 from engine.training.loop import TrainSettings
 from engine.training.medusa import MedusaTrainee
+from engine.training.saving import CARD, write_card
 from engine.training.trainee import SlotTrainee
 
 
@@ -32,7 +32,7 @@ def evaluate(folder: Path, inputs: Inputs, device: torch.device) -> dict[str, An
     Raises:
         InvalidRequestError: no drafter that this program trained.
     """
-    card = read_object(folder / "card.json")
+    card = read_object(folder / CARD)
     if card is None or "training" not in card:
         raise InvalidRequestError("folder", str(folder), "the folder of a drafter that `python -m engine.training` wrote")
     trainee = _trainee(folder, card, inputs, device)
@@ -40,7 +40,7 @@ def evaluate(folder: Path, inputs: Inputs, device: torch.device) -> dict[str, An
     walks = trainee.evaluate(greedy_first(inputs.texts, np.arange(len(inputs.texts))))
     card["held_out"] = {task: walk.as_dict() for task, walk in walks.items()}
     card["held_out_texts"] = {"texts": inputs.texts.digest, "sequences": len(inputs.texts)}
-    (folder / "card.json").write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_card(folder, card)
     return dict(card["held_out"])
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.models.medusa_heads import MedusaConfig, MedusaHeads
 from engine.training.acceptance import GAMMA
+from engine.training.batch_vocabulary import BatchVocabulary
 from engine.training.examples import greedy_first
 from engine.training.inputs import Inputs
 from engine.training.loop import StepLoss, TrainSettings
@@ -68,7 +69,7 @@ class MedusaTrainee(SlotTrainee):
     def loss(self, batch: np.ndarray) -> StepLoss:
         slots = self._loader.load(batch)
         features = self._features(slots)
-        draftable = self._draftable(slots)
+        draftable = BatchVocabulary(self.vocabulary, slots.tokens, with_context=False)
         total = features.new_zeros(())
         weight_sum, tokens, matched = 0.0, 0, 0
         for depth in range(self._config.num_heads):
@@ -78,7 +79,9 @@ class MedusaTrainee(SlotTrainee):
             if not count:
                 continue
             hidden, table = self.module.hidden(features[known], depth), self.module.table(depth)
-            found = self._head_loss(hidden, table, labels[known], self._top, draftable, _none_barred(known))
+            found = self._head_loss(
+                hidden, table, labels[known], self._top, draftable, draftable.barred(*known.nonzero(as_tuple=True))
+            )
             weight = self._decay**depth
             total = total + weight * found.loss / count
             weight_sum += weight
@@ -118,13 +121,9 @@ class MedusaTrainee(SlotTrainee):
 
     def _drafts(self, slots: SlotBatch) -> list[Tensor]:
         drafts = []
-        draftable = self._draftable(slots)
+        draftable = BatchVocabulary(self.vocabulary, slots.tokens, with_context=False)
         for depth in range(self._gamma):
             known = slots.labels_at(depth) >= 0
-            drafts.append(self._best(self._logits(slots, depth, known), known, draftable, _none_barred(known)))
+            barred = draftable.barred(*known.nonzero(as_tuple=True))
+            drafts.append(self._best(self._logits(slots, depth, known), known, draftable, barred))
         return drafts
-
-
-def _none_barred(known: Tensor) -> Tensor:
-    """These heads draft nothing of the context."""
-    return torch.empty(int(known.sum()), 0, dtype=torch.bool)

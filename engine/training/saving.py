@@ -117,4 +117,8 @@ def _save(tensors: Mapping[str, Tensor], folder: Path, card: Mapping[str, Any], 
     }
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(dict(config), indent=1) + "\n", encoding="utf-8")
-    (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_card(folder, card)
+
+
+def write_card(folder: Path, card: Mapping[str, Any]) -> None:
+    (folder / CARD).write_text(json.dumps(dict(card), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

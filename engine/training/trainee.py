@@ -88,15 +88,12 @@ class SlotTrainee(ABC):
         head = self.inputs.weights.head
         return head[self.vocabulary.token_ids.to(head.device)]
 
-    def _draftable(self, slots: SlotBatch, with_context: bool = False) -> BatchVocabulary:
-        """What can be drafted in these texts. Place p of `slots.tokens` is token p."""
-        return BatchVocabulary(self.vocabulary, slots.tokens, with_context)
-
-    def _table(self, own: Tensor, context_proj: nn.Linear | None, draftable: BatchVocabulary) -> Tensor:
-        """Rows of the LM head for all that can be drafted: its own, and the target's seen through `context_proj`."""
+    def _with_context(self, slots: SlotBatch, own: Tensor, context_proj: nn.Linear | None) -> tuple[BatchVocabulary, Tensor]:
+        """What can be drafted in these texts, and its rows: the LM head's own, and the target's seen through `context_proj`."""
+        draftable = BatchVocabulary(self.vocabulary, slots.tokens, context_proj is not None)
         if context_proj is None:
-            return own
-        return torch.cat([own, (self.inputs.weights.head[draftable.context_ids] @ context_proj.weight).to(own.dtype)])
+            return draftable, own
+        return draftable, torch.cat([own, (self.inputs.weights.head[draftable.context_ids] @ context_proj.weight).to(own.dtype)])
 
     def _head_loss(
         self, hidden: Tensor, table: Tensor, labels: Tensor, top: int, draftable: BatchVocabulary, barred: Tensor
