@@ -18,6 +18,7 @@ run: $(INSTALLED)
 
 test: quality
 	CHROMIUM=$$(.ci/find-browser) && export CHROMIUM HF_HUB_OFFLINE=1 && $(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.kernel_classes
 	CHROMIUM=$$(.ci/find-browser) && export CHROMIUM HF_HUB_OFFLINE=1 && $(BIN)/python -m pytest -m alone $(ARGS)
 
 test-fast: $(DEV_INSTALLED)

@@ -105,6 +105,7 @@ def info_json(info: EngineInfo) -> Json:
         "dtype": info.dtype,
         "device": info.device,
         "threads": info.threads,
+        "kernel_failures": [] if info.kernel_check is None else list(info.kernel_check.failures),
         "context": info.max_model_len,
         "draft_model": info.draft_model,
         "drafters": [

@@ -27,6 +27,7 @@ from engine.models.draft_files import drafted_tokens, read_card, read_object
 from engine.models.head_files import EagleFile, MedusaFile, load_head
 from engine.models.head_parts import TargetParts
 from engine.models.kernel import Kernel, choose_kernel
+from engine.models.kernel_check import trusted
 from engine.models.loader import ModelFiles, load_tensors, locate
 from engine.models.shipped import find_shipped, shown_name
 from engine.models.spec import CONTEXT_PROJECTION
@@ -161,7 +162,7 @@ def _draft_model(source: str, config: EngineConfig, target: Target, budget: int)
         if files.spec.context_rows:
             parts = _target_parts(target)._replace(norm=tensors["model.norm.weight"], eps=files.spec.rms_norm_eps)
             context = DraftContext(ContextSource(parts.head, tensors[CONTEXT_PROJECTION], target.device), parts)
-        kernel = choose_kernel(config.dtype, target.device, files.spec)
+        kernel = trusted(choose_kernel(config.dtype, target.device, files.spec), target.threads).kernel
         owner = target.runner.decoder if files.spec.draft_vocab_size else None
         decoder = make_decoder(files.spec, tensors, kernel, target.device, target.threads, owner)
     length = min(target.length, files.spec.max_position_embeddings)

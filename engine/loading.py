@@ -15,6 +15,7 @@ from engine.errors import InvalidRequestError, UnsupportedModelError
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder
 from engine.models.kernel import choose_kernel
+from engine.models.kernel_check import PendingCheck, begin_check, kernel_class, trusted
 from engine.models.loader import load_tensors, locate
 from engine.records import EngineInfo
 from engine.tokenizer import Tokenizer
@@ -38,12 +39,23 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
     device = choose_device(config.device)
     threads = config.threads or psutil.cpu_count(logical=False) or os.cpu_count() or 1
     torch.set_num_threads(threads)
+    pending = begin_check(config.dtype, device, threads)
+    try:
+        return _load_on(config, progress, device, threads, pending)
+    finally:
+        if pending is not None:
+            pending.close()
+
+
+def _load_on(config: EngineConfig, progress: Progress, device: torch.device, threads: int, pending: PendingCheck | None) -> Parts:
     files = locate(config.model, lambda message, fraction: progress(message, fraction * 0.6))
     if files.spec.draft_vocab_size is not None:
         raise UnsupportedModelError(
             f"{files.name} is a draft model without an embedding; use it with --draft-model {files.name}."
         )
-    kernel = choose_kernel(config.dtype, device, files.spec)
+    if pending is not None and pending.running:
+        progress("Compiling and checking the kernels (once on this machine)", 0.6)
+    kernel, check = trusted(choose_kernel(config.dtype, device, files.spec), threads, pending)
     tokenizer = Tokenizer(files.folder)
     progress("Packing the weights", 0.65)
     tensors = load_tensors(files)
@@ -64,7 +76,7 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         weight_bytes=decoder.weight_bytes,
         vocab_size=files.spec.vocab_size,
         max_model_len=length,
-        dtype=f"{str(kernel.weight).removeprefix('torch.')} ({kernel.name})",
+        dtype=f"{str(kernel.weight).removeprefix('torch.')} ({kernel_class(kernel)})",
         device=_device_name(device),
         threads=threads,
         kv_budget_bytes=budget,
@@ -74,6 +86,8 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         special_tokens=tokenizer.special_tokens,
         eagle=loaded.sources["eagle"],
         medusa=loaded.sources["medusa"],
+        kernel=kernel_class(kernel),
+        kernel_check=check,
     )
     return Parts(runner, tokenizer, loaded.drafters, info)
 

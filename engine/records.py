@@ -264,8 +264,31 @@ class DrafterInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCheck:
+    """What the trial of the compiled kernels found (see `engine.models.kernel_check`).
+
+    Attributes:
+        kernel: the class that was tried: tiles, vectors-512, vectors-256 or vectors-128.
+        failures: what was wrong, a statement each; empty where it passed.
+        compile_s, check_s: seconds of compiling, the first trial included, and of the trial alone.
+    """
+
+    kernel: str
+    passed: bool
+    failures: tuple[str, ...] = ()
+    compile_s: float = 0.0
+    check_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What runs where: goes into every run's provenance and onto the page; `special_tokens` spells ids that have no text."""
+    """What runs where: goes into every run's provenance and onto the page.
+
+    Attributes:
+        special_tokens: spells ids that have no text.
+        kernel: what passes are computed with: plain (torch), tiles, vectors-512, vectors-256 or vectors-128.
+        kernel_check: of the compiled kernels that were asked for; where it failed, `kernel` is plain. None where none was.
+    """
 
     model: str
     model_hash: str
@@ -284,3 +307,5 @@ class EngineInfo:
     special_tokens: Mapping[int, str] = field(default_factory=dict)
     eagle: str | None = None
     medusa: str | None = None
+    kernel: str = "plain"
+    kernel_check: KernelCheck | None = None

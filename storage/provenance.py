@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def provenance(info: EngineInfo, argv: Sequence[str] | None = None) -> dict[str,
         "eagle": info.eagle,
         "medusa": info.medusa,
         "dtype": info.dtype,
+        "kernel": info.kernel,
+        "kernel_check": None if info.kernel_check is None else asdict(info.kernel_check),
         "device": info.device,
         "threads": info.threads,
         "kv_budget_bytes": info.kv_budget_bytes,

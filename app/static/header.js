@@ -91,8 +91,10 @@
       const percent = Math.round(100 * progress);
       meter.hidden = state !== "loading";
       meter.firstChild.style.width = `${percent}%`;
-      alarm.hidden = state !== "failed";
+      const failures = info ? info.kernel_failures : [];
+      alarm.hidden = state !== "failed" && !failures.length;
       if (state === "failed") alarm.textContent = t("header.failed", { message });
+      else if (failures.length) alarm.textContent = t("header.kernels", { failures: failures.join("; ") });
       engine.textContent = state === "loading" ? t("header.loading", { message, percent }) : info ? t("header.engine", info) : "";
       if (info) engine.title = t("header.engine.title", { ...info, parameters: D.num(info.parameters / 1e6, 0) });
     });

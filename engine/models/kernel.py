@@ -46,12 +46,26 @@ def choose_kernel(dtype: str, device: torch.device, spec: ModelSpec) -> Kernel:
         return Kernel("plain", half, half, half)
     if dtype == "fp16":
         raise InvalidRequestError("dtype", dtype, "auto, fp32 or bf16 on the CPU")
-    # A block of 32 k lies within a head, and pairs of bf16 in a word as on all little-endian processors.
-    if spec.head_dim % 32 == 0 and sys.byteorder == "little":
-        return TILES if has_tiles() else VECTORS
+    compiled = compiled_kernel(dtype, device)
+    # A block of 32 k lies within a head.
+    if compiled is not None and spec.head_dim % 32 == 0:
+        return compiled
     return PLAIN_FP32 if dtype == "auto" else Kernel("plain", *[torch.bfloat16] * 3)
 
 
+def compiled_kernel(dtype: str, device: torch.device) -> Kernel | None:
+    """The compiled kernel that these settings ask for; None where they ask for torch's operations."""
+    # Pairs of bf16 lie in a word as on all little-endian processors.
+    if device.type != "cpu" or dtype not in ("auto", "bf16") or sys.byteorder != "little":
+        return None
+    return TILES if has_tiles() else VECTORS
+
+
 def has_tiles() -> bool:
-    """Whether the processor has the AMX tile unit and the system lets this process use it."""
-    return bool(sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx())
+    """Whether code is compiled for the AMX tile unit, the processor has it, and the system lets this process use it."""
+    if not (sys.platform == "linux" and torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()):
+        return False
+    # Imported here: loading the compiler takes half a second, which a GPU need not wait for.
+    from engine.models.fused.target import targets_tiles
+
+    return targets_tiles()

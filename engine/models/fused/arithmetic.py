@@ -1,7 +1,8 @@
 """What the fused pass does to rows: products, norms, softmax and gates, for either kind of activation.
 
 The kind of processor is chosen by types: activations stored as uint16 (bf16 bits) go through the tile unit, as float32 through
-vectors. A function is compiled for the kind that runs and no other, so a processor never meets an instruction it lacks.
+vectors. A function is compiled for the kind that runs and no other, so a processor never meets an instruction it lacks. How many
+rows and panels a vector kernel takes at once follows the target's registers (see `target`).
 """
 
 from __future__ import annotations
@@ -10,30 +11,34 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from llvmlite.binding import get_host_cpu_features
-from numba import types
+from numba import njit, types
 from numba.extending import overload
 
-from engine.models.fused import simd, vector_math
+from engine.models.fused import products, simd, vector_math
+from engine.models.fused.target import vector_unit
 
 # Rows of one call of `product`: two tiles of 16.
 ROWS = 32
 
-_UNIT = np.float32(1.0)
-
-# Panels of one call: as many as leave the vector registers room (32 of 512 bits, or fewer and narrower ones).
-_WIDE = bool(get_host_cpu_features().get("avx512f", False))
-_VECTOR_PANELS = 4 if _WIDE else 2
+_ONE = np.float32(1.0)
 
 _TILE_SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2))
-_tiles = [simd.tile_product(rows, panels) for rows, panels in _TILE_SHAPES]
-_more_tiles = [simd.tile_product(rows, panels, fresh=False) for rows, panels in _TILE_SHAPES]
-_one = [simd.vector_product(rows, 1) for rows in (1, 2, 3, 4)]
-_all = [simd.vector_product(rows, 4 if _WIDE else 1) for rows in (1, 2, 3, 4)]
-_one_1, _one_2, _one_3, _one_4 = _one
-_more_1 = simd.vector_product(1, 1, fresh=False)
-_all_1, _all_2, _all_3, _all_4 = _all
+_tiles = [products.tile_product(rows, panels) for rows, panels in _TILE_SHAPES]
+_more_tiles = [products.tile_product(rows, panels, fresh=False) for rows, panels in _TILE_SHAPES]
 
+# Panels of one call of a vector kernel, and for 1, 2, … rows how many of them are multiplied at once: as many sums as leave the
+# registers room for weights, and enough of them to hide the time of one (a single row × 1 panel runs at a quarter of the speed).
+_UNIT = vector_unit()
+_VECTOR_PANELS = 4 if _UNIT.bits == 512 else 2
+_TOGETHER: tuple[int, ...] = (2, 1)
+if _UNIT.bits == 512:
+    _TOGETHER = (4, 4, 4, 4, 4)
+elif _UNIT.bits * _UNIT.registers >= 4096:
+    _TOGETHER = (2, 2, 1, 1, 1, 1) if _UNIT.bits == 256 else (2, 2, 1, 1)
+_STEP = len(_TOGETHER)
+_one = products.vector_product("draftboard_product_one", 1, [1] * _STEP)
+_all = products.vector_product("draftboard_product_all", _VECTOR_PANELS, _TOGETHER)
+_more = products.vector_product("draftboard_product_onto", 1, [1] * _STEP, fresh=False)
 
 _gate_half, _gate_whole = vector_math.gate_kernel(True), vector_math.gate_kernel(False)
 _softmax_half, _softmax_whole = vector_math.softmax_kernel(True), vector_math.softmax_kernel(False)
@@ -187,29 +192,14 @@ def _product(
         stride = lda * 4
         done = 0
         while done < rows:
+            count = _share(rows - done)
             address, place = a.ctypes.data + first * 4 + done * stride, out + done * ldo
-            left = rows - done
-            if _WIDE and panels == 4:
-                if left >= 4:
-                    _all_4(address, stride, panel, panel_step, blocks, block_step, place, ldo)
-                elif left == 3:
-                    _all_3(address, stride, panel, panel_step, blocks, block_step, place, ldo)
-                elif left == 2:
-                    _all_2(address, stride, panel, panel_step, blocks, block_step, place, ldo)
-                else:
-                    _all_1(address, stride, panel, panel_step, blocks, block_step, place, ldo)
+            if panels == _VECTOR_PANELS:
+                _all(count, address, stride, panel, panel_step, blocks, block_step, place, ldo)
             else:
                 for j in range(panels):
-                    weights, column = panel + j * panel_step, place + 64 * j
-                    if left >= 4:
-                        _one_4(address, stride, weights, panel_step, blocks, block_step, column, ldo)
-                    elif left == 3:
-                        _one_3(address, stride, weights, panel_step, blocks, block_step, column, ldo)
-                    elif left == 2:
-                        _one_2(address, stride, weights, panel_step, blocks, block_step, column, ldo)
-                    else:
-                        _one_1(address, stride, weights, panel_step, blocks, block_step, column, ldo)
-            done += 4
+                    _one(count, address, stride, panel + j * panel_step, panel_step, blocks, block_step, place + 64 * j, ldo)
+            done += count
 
     return with_vectors
 
@@ -261,13 +251,22 @@ def _product_onto(
         ldo: Any,
     ) -> None:
         stride = lda * 4
-        for row in range(rows):
-            address, place = a.ctypes.data + first * 4 + row * stride, out + row * ldo
+        done = 0
+        while done < rows:
+            count = _share(rows - done)
+            address, place = a.ctypes.data + first * 4 + done * stride, out + done * ldo
             for j in range(panels):
-                weights = panel + j * panel_step
-                _more_1(address, stride, weights, panel_step, blocks, block_step, place + 64 * j, ldo)
+                _more(count, address, stride, panel + j * panel_step, panel_step, blocks, block_step, place + 64 * j, ldo)
+            done += count
 
     return with_vectors
+
+
+@njit(inline="always")
+def _share(rows: int) -> int:
+    """Rows of the next call of a vector kernel, of calls of even size: a last one of a single row would take as long as three."""
+    calls = (rows + _STEP - 1) // _STEP
+    return (rows + calls - 1) // calls
 
 
 def gate(values: Any, up: Any, out: Any, place: Any) -> None:
@@ -342,13 +341,13 @@ def _norm(x: Any, size: Any, count: Any, weight: Any, epsilon: Any, out: Any, pl
     if out.dtype == types.uint16:
 
         def half(x: Any, size: Any, count: Any, weight: Any, epsilon: Any, out: Any, place: Any) -> None:
-            factor = _UNIT / np.sqrt(vector_math.sum_squares(x, count) / np.float32(size) + epsilon)
+            factor = _ONE / np.sqrt(vector_math.sum_squares(x, count) / np.float32(size) + epsilon)
             _norm_half(x, weight, out.ctypes.data + place * 2, count, factor)
 
         return half
 
     def whole(x: Any, size: Any, count: Any, weight: Any, epsilon: Any, out: Any, place: Any) -> None:
-        factor = _UNIT / np.sqrt(vector_math.sum_squares(x, count) / np.float32(size) + epsilon)
+        factor = _ONE / np.sqrt(vector_math.sum_squares(x, count) / np.float32(size) + epsilon)
         _norm_whole(x, weight, out.ctypes.data + place * 4, count, factor)
 
     return whole

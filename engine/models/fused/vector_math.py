@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from engine.models.fused.simd import FLOATS, I16, I32, I64, INTS, LANES, at, call, pointer, splat, times
+from engine.models.fused.simd import FLOATS, I16, I32, I64, INTS, LANES, at, multiply_add, pointer, splat, times
 
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504, 0.693359375, -2.12194440e-4
 # Adding this leaves the nearest whole number in the low bits of the mantissa.
@@ -29,10 +29,6 @@ def _number(value: float) -> Any:
 
 def _word(value: int) -> Any:
     return ir.Constant(INTS, [value] * LANES)
-
-
-def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    return call(builder, "llvm.fma.v16f32", FLOATS, [a, b, c], [FLOATS] * 3)
 
 
 def _load(builder: Any, address: Any) -> Any:
@@ -57,14 +53,14 @@ def _exp(builder: Any, x: Any) -> Any:
     """e^x to 2 units in the last place."""
     x = builder.select(builder.fcmp_ordered("<", x, _number(_LEAST)), _number(_LEAST), x)
     x = builder.select(builder.fcmp_ordered(">", x, _number(_MOST)), _number(_MOST), x)
-    shifted = _fma(builder, x, _number(_LOG2_E), _number(_MAGIC))
+    shifted = multiply_add(builder, x, _number(_LOG2_E), _number(_MAGIC))
     whole = builder.fsub(shifted, _number(_MAGIC))
-    r = _fma(builder, whole, _number(-_LN2_HIGH), x)
-    r = _fma(builder, whole, _number(-_LN2_LOW), r)
+    r = multiply_add(builder, whole, _number(-_LN2_HIGH), x)
+    r = multiply_add(builder, whole, _number(-_LN2_LOW), r)
     y = _number(_EXP[0])
     for coefficient in _EXP[1:]:
-        y = _fma(builder, y, r, _number(coefficient))
-    y = _fma(builder, y, builder.fmul(r, r), builder.fadd(r, _number(1.0)))
+        y = multiply_add(builder, y, r, _number(coefficient))
+    y = multiply_add(builder, y, builder.fmul(r, r), builder.fadd(r, _number(1.0)))
     power = builder.shl(builder.bitcast(shifted, INTS), _word(23))
     return builder.bitcast(builder.add(builder.bitcast(y, INTS), power), FLOATS)
 
@@ -163,8 +159,8 @@ def rotate_half(_typing: Any, low: Any, high: Any, cosines: Any, sines: Any, cou
         with _each(builder, args[4]) as loop:
             places = [_place(builder, address, loop.index) for address in args[:4]]
             low, high, cosine, sine = (_load(builder, place) for place in places)
-            _store(builder, _fma(builder, low, cosine, builder.fneg(builder.fmul(high, sine))), places[0], False)
-            _store(builder, _fma(builder, high, cosine, builder.fmul(low, sine)), places[1], False)
+            _store(builder, multiply_add(builder, low, cosine, builder.fneg(builder.fmul(high, sine))), places[0], False)
+            _store(builder, multiply_add(builder, high, cosine, builder.fmul(low, sine)), places[1], False)
         return context.get_dummy_value()
 
     return _signature(5), generate
@@ -193,7 +189,7 @@ def sum_squares(_typing: Any, address: Any, count: Any) -> Any:
     """Sum of squares: lane by lane, then across the lanes in a fixed order."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        lanes = _lanes_of(builder, args[0], args[1], 0.0, lambda total, x: _fma(builder, x, x, total))
+        lanes = _lanes_of(builder, args[0], args[1], 0.0, lambda total, x: multiply_add(builder, x, x, total))
         return _across(builder, lanes, builder.fadd)
 
     return types.float32(types.int64, types.int64), generate
