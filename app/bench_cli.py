@@ -44,7 +44,7 @@ def decode(
     from engine.engine import Engine
 
     engine = Engine(EngineConfig(model=model, dtype=dtype))
-    peers = transformers_rates(model, PROMPTS, tokens)
+    peers = transformers_rates(model, PROMPTS, tokens, engine.info.threads)
     rows = []
     for size in _numbers(batch):
         measures = {"draftboard": decode_rate(engine, PROMPTS, size, tokens, DrafterSpec("null", 0))}

@@ -29,7 +29,7 @@ Medusa = Annotated[str | None, typer.Option(help=f"Heads of the medusa drafter: 
 Dtype = Annotated[str | None, typer.Option(help="auto (the fastest kernels), fp32, bf16, or fp16 (not on the CPU).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 KvBudget = Annotated[str | None, typer.Option(help="Most memory of keys and values, for example 1GiB.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads; 0 takes all physical cores.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; 0 takes as many cores as the process may use.")]
 Database = Annotated[str | None, typer.Option("--db", help="Database URL; a SQLite file in the data folder when left out.")]
 
 

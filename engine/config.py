@@ -117,7 +117,7 @@ class EngineConfig:
         max_step_tokens: most prompt tokens that one step prefills beside the decoding rows.
         max_model_len: longest context, or None for the model's own.
         block_size: tokens of a KV block.
-        threads: threads of torch, or 0 for all physical cores of the machine.
+        threads: of the CPU, or 0 for as many cores as the process may use (see `engine.threads`).
     """
 
     model: str = EMBEDDED_MODEL

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
-import psutil
 import torch
 
 from engine.config import EngineConfig
@@ -17,6 +15,7 @@ from engine.models.build import make_decoder
 from engine.models.kernel import choose_kernel
 from engine.models.loader import load_tensors, locate
 from engine.records import EngineInfo
+from engine.threads import default_threads
 from engine.tokenizer import Tokenizer
 
 
@@ -36,7 +35,7 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         UserError: a device, model, weight file or tokenizer that cannot be used (see `engine.errors`).
     """
     device = choose_device(config.device)
-    threads = config.threads or psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    threads = config.threads or default_threads()
     torch.set_num_threads(threads)
     files = locate(config.model, lambda message, fraction: progress(message, fraction * 0.6))
     if files.spec.draft_vocab_size is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 import torch
 import typer
 
@@ -17,6 +15,7 @@ from engine.engine import Engine
 from engine.errors import DraftboardError, InvalidRequestError, UserError
 from engine.loading import choose_device, load_parts
 from engine.models.medusa_heads import MedusaConfig
+from engine.threads import default_threads
 from engine.training.documents import read_documents
 from engine.training.draft_model import DraftModelSettings, DraftModelTrainee
 from engine.training.eagle import EagleSettings, EagleTrainee, eagle_config
@@ -39,7 +38,7 @@ cli = typer.Typer(
 
 Model = Annotated[str, typer.Option(help="The target: 'embedded', a folder or a Hugging Face id.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Threads = Annotated[int, typer.Option(help="Threads of torch; 0: all physical cores.")]
+Threads = Annotated[int, typer.Option(help="Threads of torch; 0: as many cores as the process may use.")]
 Data = Annotated[list[Path], typer.Option(help="npz files of texts, or folders of such; give it again for more.")]
 Features = Annotated[Path, typer.Option(help="Folder of stored features.")]
 Out = Annotated[Path, typer.Option(help="Folder to write into.")]
@@ -278,7 +277,7 @@ def _card(
 
 
 def _device(name: str, threads: int) -> torch.device:
-    torch.set_num_threads(threads or psutil.cpu_count(logical=False) or os.cpu_count() or 1)
+    torch.set_num_threads(threads or default_threads())
     return choose_device(name)
 
 
