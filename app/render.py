@@ -104,6 +104,7 @@ def info_json(info: EngineInfo) -> Json:
         "parameters": info.parameters,
         "dtype": info.dtype,
         "device": info.device,
+        "device_name": info.device_name,
         "threads": info.threads,
         "context": info.max_model_len,
         "draft_model": info.draft_model,

@@ -128,7 +128,8 @@ def serve_until_stopped(server: uvicorn.Server, listener: socket.socket, service
         else:
             gc.freeze()
             gc.enable()
-            console.print(f"Ready: {info.model} on {info.device}, {info.dtype}", highlight=False, markup=False, soft_wrap=True)
+            ready = f"Ready: {info.model} on {info.shown_device}, {info.dtype}"
+            console.print(ready, highlight=False, markup=False, soft_wrap=True)
 
     logging.getLogger("uvicorn.error").addFilter(_CutStreams())
     watcher = threading.Thread(target=watch, name="draftboard-watch", daemon=True)

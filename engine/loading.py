@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 
 from engine.config import EngineConfig
+from engine.devices import choose_device, default_kv_budget, device_name, processor_name
 from engine.drafter_loading import Progress, Target, load_drafters
 from engine.drafters.base import Drafter
-from engine.errors import InvalidRequestError, UnsupportedModelError
+from engine.errors import UnsupportedModelError
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder
 from engine.models.kernel import choose_kernel
@@ -48,7 +49,7 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
     tensors = load_tensors(files)
     decoder = make_decoder(files.spec, tensors, kernel, device, threads)
     length = min(config.max_model_len or files.spec.max_position_embeddings, files.spec.max_position_embeddings)
-    budget = config.kv_budget_bytes or _default_budget(device)
+    budget = config.kv_budget_bytes or default_kv_budget(device)
     runner = ModelRunner(
         decoder, max_sequences=config.max_batch_size, max_tokens=length, budget_bytes=budget, block_size=config.block_size
     )
@@ -64,7 +65,9 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         vocab_size=files.spec.vocab_size,
         max_model_len=length,
         dtype=f"{str(kernel.weight).removeprefix('torch.')} ({kernel.name})",
-        device=_device_name(device),
+        device=str(device),
+        device_name=device_name(device),
+        processor=processor_name(),
         threads=threads,
         kv_budget_bytes=budget,
         kv_bytes_per_token=runner.bytes_per_token,
@@ -75,33 +78,3 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         medusa=loaded.sources["medusa"],
     )
     return Parts(runner, tokenizer, loaded.drafters, info)
-
-
-def choose_device(name: str) -> torch.device:
-    """The device for a `--device`.
-
-    Raises:
-        InvalidRequestError: the device is not on this machine.
-    """
-    present = ["cpu"]
-    if torch.backends.mps.is_available():
-        present.insert(0, "mps")
-    if torch.cuda.is_available():
-        present.insert(0, "cuda")
-    if name == "auto":
-        return torch.device(present[0])
-    if name not in present:
-        raise InvalidRequestError("device", name, f"auto, {', '.join(present)} on this machine")
-    return torch.device(name)
-
-
-def _default_budget(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] // 2
-    if device.type == "mps":
-        return max(1 << 30, (torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()) // 2)
-    return 1 << 30
-
-
-def _device_name(device: torch.device) -> str:
-    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type

@@ -59,6 +59,11 @@
     return link;
   };
 
+  /** A GPU by its name, which tells more than "cuda". */
+  const shortDevice = ({ device, device_name }) => (device === "cpu" ? device : device_name || device);
+
+  const longDevice = ({ device, device_name }) => [device, device_name].filter(Boolean).join(" · ");
+
   D.mountHeader = ({ element, server }) => {
     const engine = el("span", { class: "db-engine" });
     const alarm = el("p", { class: "db-alarm", role: "alert", hidden: true });
@@ -93,8 +98,8 @@
       meter.firstChild.style.width = `${percent}%`;
       alarm.hidden = state !== "failed";
       if (state === "failed") alarm.textContent = t("header.failed", { message });
-      engine.textContent = state === "loading" ? t("header.loading", { message, percent }) : info ? t("header.engine", info) : "";
-      if (info) engine.title = t("header.engine.title", { ...info, parameters: D.num(info.parameters / 1e6, 0) });
+      engine.textContent = state === "loading" ? t("header.loading", { message, percent }) : info ? t("header.engine", { ...info, device: shortDevice(info) }) : "";
+      if (info) engine.title = t("header.engine.title", { ...info, device: longDevice(info), parameters: D.num(info.parameters / 1e6, 0) });
     });
     document.title = `${t(D.pages.find((page) => page.path === D.page).title)} · Draftboard`;
     watchEngine(server);

@@ -11,9 +11,10 @@ import torch
 import typer
 
 from engine.config import EngineConfig
+from engine.devices import choose_device
 from engine.engine import Engine
 from engine.errors import DraftboardError, InvalidRequestError, UserError
-from engine.loading import choose_device, load_parts
+from engine.loading import load_parts
 from engine.models.medusa_heads import MedusaConfig
 from engine.threads import default_threads
 from engine.training.documents import read_documents
