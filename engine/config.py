@@ -115,7 +115,7 @@ class EngineConfig:
         draft_kv_budget_bytes: the same for the drafter's own KV pool; 0 takes a quarter of the target's.
         max_batch_size: most sequences that run at once.
         max_step_tokens: most prompt tokens that one step prefills beside the decoding rows.
-        max_model_len: longest context, or None for the model's own.
+        max_model_len: longest context, at most the model's own; None takes that.
         block_size: tokens of a KV block.
         threads: of the CPU, or 0 for as many cores as the process may use (see `engine.threads`).
     """

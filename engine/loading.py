@@ -10,11 +10,11 @@ from engine.config import EngineConfig
 from engine.devices import choose_device, default_kv_budget, device_name, processor_name
 from engine.drafter_loading import Progress, Target, load_drafters
 from engine.drafters.base import Drafter
-from engine.errors import UnsupportedModelError
+from engine.errors import InvalidRequestError, UnsupportedModelError
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder
 from engine.models.kernel import choose_kernel
-from engine.models.loader import load_tensors, locate
+from engine.models.loader import ModelFiles, load_tensors, locate
 from engine.records import EngineInfo
 from engine.threads import default_threads
 from engine.tokenizer import Tokenizer
@@ -43,12 +43,12 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         raise UnsupportedModelError(
             f"{files.name} is a draft model without an embedding; use it with --draft-model {files.name}."
         )
+    length = _context(config.max_model_len, files)
     kernel = choose_kernel(config.dtype, device, files.spec)
     tokenizer = Tokenizer(files.folder)
     progress("Packing the weights", 0.65)
     tensors = load_tensors(files)
     decoder = make_decoder(files.spec, tensors, kernel, device, threads)
-    length = min(config.max_model_len or files.spec.max_position_embeddings, files.spec.max_position_embeddings)
     budget = config.kv_budget_bytes or default_kv_budget(device)
     runner = ModelRunner(
         decoder, max_sequences=config.max_batch_size, max_tokens=length, budget_bytes=budget, block_size=config.block_size
@@ -78,3 +78,11 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         medusa=loaded.sources["medusa"],
     )
     return Parts(runner, tokenizer, loaded.drafters, info)
+
+
+def _context(asked: int | None, files: ModelFiles) -> int:
+    """Tokens of the longest context."""
+    own = files.spec.max_position_embeddings
+    if asked is not None and asked > own:
+        raise InvalidRequestError("max_model_len", asked, f"a whole number from 2 to {own}, the context of {files.name}")
+    return asked or own

@@ -15,6 +15,7 @@ from engine.devices import choose_device
 from engine.engine import Engine
 from engine.errors import DraftboardError, InvalidRequestError, UserError
 from engine.loading import load_parts
+from engine.models.loader import locate
 from engine.models.medusa_heads import MedusaConfig
 from engine.threads import default_threads
 from engine.training.documents import read_documents
@@ -77,8 +78,10 @@ def generate(
     threads: Threads = 0,
 ) -> None:
     """Let the target answer templates, messages of its own and prompts from documents; run again to go on."""
-    engine = Engine(EngineConfig(model=model, device=device, threads=threads, max_batch_size=batch, max_model_len=2048,
-                                 draft_model="none", eagle="none", medusa="none"))  # fmt: skip
+    config = EngineConfig(
+        model, "none", "none", "none", device=device, threads=threads, max_batch_size=batch, max_model_len=_context(model, 2048)
+    )
+    engine = Engine(config)
     mix = PromptMix(own_prompts, documented, read_documents(documents)) if documents else PromptMix(own_prompts)
     settings = GenerateSettings(answer_tokens, shard, max_tokens, seed, mix=mix)
     generate_texts(engine, settings, out, lambda done, of, rate: _say(
@@ -98,7 +101,7 @@ def features(
     threads: Threads = 0,
 ) -> None:
     """Run texts through the target and store what it computes; run again to go on."""
-    config = EngineConfig(model=model, device=device, threads=threads, max_model_len=max_length + 1)
+    config = EngineConfig(model=model, device=device, threads=threads, max_model_len=_context(model, max_length + 1))
     parts = load_parts(config, lambda message, fraction: None)
     count = parts.target.decoder.spec.num_layers
     chosen = tuple(int(layer) for layer in layers.split(",")) if layers else default_layers(count)
@@ -275,6 +278,11 @@ def _card(
     parameters = sum(weight.numel() for weight in trainee.module.parameters() if weight.requires_grad)
     card = make_card(drafter, trainee.inputs, trainee.run, history, details, parameters)
     return card | {"from": earlier.summary} if earlier else card
+
+
+def _context(model: str, most: int) -> int:
+    """So many tokens, or the model's own context where that is shorter."""
+    return min(most, locate(model, lambda message, fraction: None).spec.max_position_embeddings)
 
 
 def _device(name: str, threads: int) -> torch.device:
