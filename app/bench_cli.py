@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli_common import DraftModel, Eagle, Medusa
+from app.cli_common import engine_flags, engine_options
+from app.settings import load_settings
 from engine.config import DrafterSpec, EngineConfig, GenerationRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
 
 bench_app = typer.Typer(help="Measure this machine, the engine and a peer.", no_args_is_help=True)
 
@@ -23,28 +27,26 @@ PROMPTS = (
     "villages on Tuesdays. The reading room reopens with longer hours and a new garden.",
 )
 
-Model = Annotated[str, typer.Option(help="Target model: embedded, a folder or a hub id.")]
-Dtype = Annotated[str, typer.Option(help="auto, fp32, bf16, or fp16 (not on the CPU).")]
 Rounds = Annotated[int, typer.Option(help="Rounds, each measuring everything once.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @bench_app.command()
+@engine_options
 def decode(
+    ctx: typer.Context,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8,32",
     tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 96,
     rounds: Rounds = 3,
-    model: Model = "embedded",
-    dtype: Dtype = "auto",
     json: Json = False,
 ) -> None:
     """Plain decoding against transformers' generate in fp32 and bf16, same prompts, interleaved; greedy, prefill included."""
     from app.peer import transformers_rates
     from engine.benchmark import decode_rate, interleaved, summary
-    from engine.engine import Engine
 
-    engine = Engine(EngineConfig(model=model, dtype=dtype))
-    peers = transformers_rates(model, PROMPTS, tokens)
+    config = _config(ctx)
+    engine = _load(config)
+    peers = transformers_rates(config.model, PROMPTS, tokens, engine.info.threads)
     rows = []
     for size in _numbers(batch):
         measures = {"draftboard": decode_rate(engine, PROMPTS, size, tokens, DrafterSpec("null", 0))}
@@ -56,18 +58,17 @@ def decode(
 
 
 @bench_app.command()
+@engine_options
 def floor(
+    ctx: typer.Context,
     context: Annotated[int, typer.Option(help="Tokens of KV behind the pass.")] = 128,
     rounds: Rounds = 15,
-    model: Model = "embedded",
-    dtype: Dtype = "auto",
     json: Json = False,
 ) -> None:
     """One target pass against the memory floor (weight bytes over read bandwidth), and what verifying more tokens costs."""
     from engine.benchmark import interleaved, pass_time, read_bandwidth, summary
-    from engine.engine import Engine
 
-    engine = Engine(EngineConfig(model=model, dtype=dtype))
+    engine = _load(_config(ctx))
     shapes = [(1, 1), (1, 2), (1, 3), (1, 5), (1, 9), (8, 1), (8, 5), (32, 1), (32, 5)]
     measures = {"bandwidth": read_bandwidth()}
     measures |= {f"{rows}x{tokens}": pass_time(engine, rows, tokens, context) for rows, tokens in shapes}
@@ -93,26 +94,22 @@ def floor(
 
 
 @bench_app.command()
+@engine_options
 def exactness(
+    ctx: typer.Context,
     prompts: Annotated[Path | None, typer.Option(help="JSONL with `prompt`; the built-in presets when left out.")] = None,
     limit: Annotated[int, typer.Option(help="Most prompts, taken evenly over the tasks.")] = 40,
     tokens: Annotated[int, typer.Option(help="Most tokens of each answer.")] = 48,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
     gamma: Annotated[int, typer.Option(help="Draft tokens a step.")] = 4,
-    draft_model: DraftModel = None,
-    eagle: Eagle = None,
-    medusa: Medusa = None,
     tree: Annotated[int, typer.Option(help="Size of EAGLE's tree, which is measured beside its chain.")] = 24,
-    model: Model = "embedded",
-    dtype: Dtype = "fp32",
     json: Json = False,
 ) -> None:
-    """Greedy output of every lossless drafter against plain decoding, token by token."""
+    """Greedy output of every lossless drafter against plain decoding, token by token; in fp32 unless --dtype says otherwise."""
     from app.prompt_files import builtin_prompts, read_prompts, spread_over_tasks
     from engine.benchmark import exactness as measure
-    from engine.engine import Engine
 
-    engine = Engine(EngineConfig(model=model, dtype=dtype, draft_model=draft_model, eagle=eagle, medusa=medusa))
+    engine = _load(_config(ctx, dtype="fp32"))
     chosen = spread_over_tasks(builtin_prompts() if prompts is None else read_prompts(prompts), limit)
     requests = [GenerationRequest(p.prompt, sampling=SamplingParams(max_tokens=tokens)) for p in chosen]
     specs = [DrafterSpec(d.name, gamma) for d in engine.info.drafters if d.available and d.lossless]
@@ -124,6 +121,19 @@ def exactness(
         name = " ".join([row["drafter"], *(f"{option}={value}" for option, value in row["options"].items())])
         table.add_row(name, str(row["batch_size"]), str(row["equal"]), str(row["prompts"]), str(row["tokens"]), places)
     _show(json, {"dtype": engine.info.dtype, "gamma": gamma, "rows": rows}, table)
+
+
+def _config(ctx: typer.Context, **defaults: str) -> EngineConfig:
+    """The engine that the command line and the environment ask for; `defaults` where the command line says nothing."""
+    given = {name: value for name, value in engine_flags(ctx).items() if value is not None}
+    return load_settings(**{**defaults, **given}).engine_config()
+
+
+def _load(config: EngineConfig) -> Engine:
+    # Imported here: torch takes seconds, and `--help` does not need it.
+    from engine.engine import Engine
+
+    return Engine(config)
 
 
 def _numbers(text: str) -> list[int]:

@@ -75,4 +75,10 @@ def best_settings(cells: Sequence[Mapping[str, Any]], drafter: str) -> list[dict
 
 
 def _machine(provenance: Mapping[str, Any]) -> str:
-    return f"{provenance['cores_physical']}-core {provenance['cpu_model']}, {provenance['device']}, {provenance['dtype']}"
+    """What a sweep ran on, in a line of the card.
+
+    Example: "2-core AMD EPYC, cpu, float32 (plain)", "NVIDIA H200, cuda:0, bfloat16 (plain)".
+    """
+    device, name = provenance.get("device"), provenance.get("device_name") or provenance.get("cpu_model")
+    cores = provenance.get("cores_physical") if device == "cpu" else None
+    return ", ".join(str(part) for part in (f"{cores}-core {name}" if cores else name, device, provenance.get("dtype")) if part)

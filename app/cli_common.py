@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -29,17 +31,54 @@ Medusa = Annotated[str | None, typer.Option(help=f"Heads of the medusa drafter: 
 Dtype = Annotated[str | None, typer.Option(help="auto (the fastest kernels), fp32, bf16, or fp16 (not on the CPU).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 KvBudget = Annotated[str | None, typer.Option(help="Most memory of keys and values, for example 1GiB.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads; 0 takes all physical cores.")]
+DraftKvBudget = Annotated[
+    str | None, typer.Option(help="Most memory of a drafter's own keys and values; a quarter of the target's when left out.")
+]
+MaxBatch = Annotated[int | None, typer.Option(help="Most requests that run at once. (64)")]
+MaxModelLen = Annotated[
+    int | None, typer.Option(help="Longest context in tokens, prompt and answer together; the model's own when left out.")
+]
+MaxStepTokens = Annotated[int | None, typer.Option(help="Most prompt tokens that a step reads beside what it decodes. (256)")]
+BlockSize = Annotated[int | None, typer.Option(help="Tokens of a block of keys and values. (16)")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; 0 takes as many cores as the process may use.")]
 Database = Annotated[str | None, typer.Option("--db", help="Database URL; a SQLite file in the data folder when left out.")]
+_ENGINE_OPTIONS: dict[str, Any] = {
+    "target": Target,
+    "draft_model": DraftModel,
+    "eagle": Eagle,
+    "medusa": Medusa,
+    "dtype": Dtype,
+    "device": Device,
+    "threads": Threads,
+    "max_batch": MaxBatch,
+    "max_model_len": MaxModelLen,
+    "max_step_tokens": MaxStepTokens,
+    "kv_budget": KvBudget,
+    "draft_kv_budget": DraftKvBudget,
+    "block_size": BlockSize,
+}
+
+
+def engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of the engine, behind its own; `engine_flags` reads them from its context."""
+    own = inspect.signature(command, eval_str=True).parameters
+    assert "ctx" in own and not own.keys() & _ENGINE_OPTIONS.keys(), "the options come from here, and are read from ctx"
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    added = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in _ENGINE_OPTIONS.items()]
+    parameters = [*own.values(), *added]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        command(**{name: value for name, value in values.items() if name in own})
+
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def engine_flags(ctx: typer.Context) -> dict[str, str | int | None]:
-    """What the command line says about the engine, under the names of `load_settings`; None where it says nothing.
-
-    A command only declares the options above, by these names.
-    """
-    names = ("draft_model", "eagle", "medusa", "dtype", "device", "kv_budget", "threads")
-    return {"model": ctx.params["target"], **{name: ctx.params[name] for name in names if name in ctx.params}}
+    """What the command line of a command with `engine_options` says, under the names of `load_settings`; None where nothing."""
+    return {"model" if name == "target" else name: ctx.params.get(name) for name in _ENGINE_OPTIONS}
 
 
 def real_engine(config: EngineConfig, progress: Report) -> EngineLike:

@@ -13,15 +13,8 @@ from rich.table import Table
 
 from app.cli_common import (
     Database,
-    Device,
-    DraftModel,
-    Dtype,
-    Eagle,
-    KvBudget,
-    Medusa,
-    Target,
-    Threads,
     engine_flags,
+    engine_options,
     open_records,
     option_value,
     shown_number,
@@ -41,6 +34,7 @@ from storage.store import Store
 _LANES = "Lanes, comma separated: drafter, drafter:gamma or drafter:gamma:name=value; null is plain decoding."
 
 
+@engine_options
 def compare(
     ctx: typer.Context,
     prompt: Annotated[str | None, typer.Option(help="The text to continue.")] = None,
@@ -58,14 +52,6 @@ def compare(
     max_tokens: Annotated[int, typer.Option(help="Most tokens of each lane and prompt.")] = 128,
     no_chat_template: Annotated[bool, typer.Option("--no-chat-template", help="Continue the bare text.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    target: Target = None,
-    draft_model: DraftModel = None,
-    eagle: Eagle = None,
-    medusa: Medusa = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    kv_budget: KvBudget = None,
-    threads: Threads = None,
     db: Database = None,
 ) -> None:
     """Compare drafters by measured tokens/s."""

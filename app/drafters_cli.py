@@ -13,14 +13,8 @@ from rich.table import Table
 
 from app.cli_common import (
     Database,
-    Device,
-    DraftModel,
-    Dtype,
-    Eagle,
-    Medusa,
-    Target,
-    Threads,
     engine_flags,
+    engine_options,
     shown_number,
     wait_with_progress,
 )
@@ -38,17 +32,11 @@ _LANGUAGE = "en"  # of the command line
 _PIPE_WIDTH = 160  # where there is no terminal
 
 
+@engine_options
 def drafters(
     ctx: typer.Context,
     name: Annotated[str, typer.Option("--drafter", help="Only this drafter.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    target: Target = None,
-    draft_model: DraftModel = None,
-    eagle: Eagle = None,
-    medusa: Medusa = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    threads: Threads = None,
     db: Database = None,
 ) -> None:
     """Show a card for each drafter: what it stores, costs, was trained on, and how much of it is accepted."""

@@ -14,16 +14,9 @@ from rich.console import Console
 
 from app.cli_common import (
     Database,
-    Device,
-    DraftModel,
-    Dtype,
-    Eagle,
-    KvBudget,
-    Medusa,
     Records,
-    Target,
-    Threads,
     engine_flags,
+    engine_options,
     open_records,
     option_value,
     wait_with_progress,
@@ -49,6 +42,7 @@ class Outcome(NamedTuple):
     run_id: str | None
 
 
+@engine_options
 def generate(
     ctx: typer.Context,
     prompt: Annotated[str | None, typer.Option(help="The text to continue.")] = None,
@@ -67,14 +61,6 @@ def generate(
     no_chat_template: Annotated[bool, typer.Option("--no-chat-template", help="Continue the bare text.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     no_store: Annotated[bool, typer.Option("--no-store", help="Do not keep the run.")] = False,
-    target: Target = None,
-    draft_model: DraftModel = None,
-    eagle: Eagle = None,
-    medusa: Medusa = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    kv_budget: KvBudget = None,
-    threads: Threads = None,
     db: Database = None,
 ) -> None:
     """Continue one prompt with speculative decoding."""

@@ -11,13 +11,14 @@ from engine.benchmark import Measure
 RateOf = Callable[[int], Measure]
 
 
-def transformers_rates(model: str, prompts: Sequence[str], tokens: int) -> dict[str, RateOf]:
-    """For each dtype a function from batch size to a measure of tokens a second (prefill included)."""
+def transformers_rates(model: str, prompts: Sequence[str], tokens: int, threads: int) -> dict[str, RateOf]:
+    """For each dtype a function from batch size to a measure of tokens a second (prefill included), with the engine's threads."""
     import torch
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     from engine.models.loader import locate
 
+    torch.set_num_threads(threads)
     folder = locate(model, lambda message, fraction: None).folder
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, padding_side="left")
     if tokenizer.pad_token is None:

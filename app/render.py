@@ -104,6 +104,7 @@ def info_json(info: EngineInfo) -> Json:
         "parameters": info.parameters,
         "dtype": info.dtype,
         "device": info.device,
+        "device_name": info.device_name,
         "threads": info.threads,
         "kernel_failures": [] if info.kernel_check is None else list(info.kernel_check.failures),
         "context": info.max_model_len,

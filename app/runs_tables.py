@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli_common import shown_number
+from storage.facets import device_of
 from storage.records import DrafterUse, RunDetail, RunSummary, StoredRequest
 
 
@@ -43,7 +44,7 @@ def run_header(run: RunDetail) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    device = " ".join(str(run.provenance[name]) for name in ("device", "dtype") if run.provenance.get(name))
+    device = ", ".join(part for part in (device_of(run.provenance), str(run.provenance.get("dtype") or "")) if part)
     facts = {
         "Run": run.id,
         "Kind": run.kind,

@@ -18,15 +18,8 @@ from rich.console import Console
 
 from app.cli_common import (
     Database,
-    Device,
-    DraftModel,
-    Dtype,
-    Eagle,
-    KvBudget,
-    Medusa,
-    Target,
-    Threads,
     engine_flags,
+    engine_options,
     open_records,
     wait_with_progress,
 )
@@ -39,29 +32,15 @@ from engine.errors import DraftboardError, InvalidRequestError, PortInUseError
 GRACE_S = 1  # open event streams never end by themselves, so waiting longer for them is of no use
 
 
+@engine_options
 def serve(
     ctx: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to serve on; 0.0.0.0 for all of this machine's.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to serve on; 0 takes a free one.")] = None,
-    target: Target = None,
-    draft_model: DraftModel = None,
-    eagle: Eagle = None,
-    medusa: Medusa = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    kv_budget: KvBudget = None,
-    max_batch: Annotated[int | None, typer.Option(help="Most requests that run at once.")] = None,
-    threads: Threads = None,
     db: Database = None,
 ) -> None:
     """Serve the playground."""
-    settings = load_settings(
-        host=host,
-        port=port,
-        max_batch=max_batch,
-        db=db,
-        **engine_flags(ctx),
-    )
+    settings = load_settings(host=host, port=port, db=db, **engine_flags(ctx))
     make_engine: MakeEngine = ctx.obj
     console = Console(stderr=True)
     with bind(settings.host, settings.port) as listener, open_records(settings) as records:
@@ -128,7 +107,8 @@ def serve_until_stopped(server: uvicorn.Server, listener: socket.socket, service
         else:
             gc.freeze()
             gc.enable()
-            console.print(f"Ready: {info.model} on {info.device}, {info.dtype}", highlight=False, markup=False, soft_wrap=True)
+            ready = f"Ready: {info.model} on {info.shown_device}, {info.dtype}"
+            console.print(ready, highlight=False, markup=False, soft_wrap=True)
 
     logging.getLogger("uvicorn.error").addFilter(_CutStreams())
     watcher = threading.Thread(target=watch, name="draftboard-watch", daemon=True)

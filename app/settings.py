@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from engine.config import EMBEDDED_MODEL, EngineConfig
@@ -19,13 +19,19 @@ _ALLOWED = {
     "port": "a whole number from 0 to 65535",
     "model": f"{EMBEDDED_MODEL}, a local folder or a Hugging Face id",
     "max_batch": "a whole number from 1 to 1024",
+    "max_model_len": "a whole number from 2 to 16777216",
+    "max_step_tokens": "a whole number from 1 to 1048576",
+    "block_size": "a whole number from 1 to 1024",
     "threads": "a whole number from 0 to 4096",
 }
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
-def parse_bytes(text: str | int) -> int:
+def parse_bytes(text: str | int, field: str = "kv_budget") -> int:
     """Bytes of a size such as 1GiB, 512 MiB, 800MB or 1000000 (KiB counts 1024, KB counts 1000).
+
+    Args:
+        field: what the size is of, for the message.
 
     Raises:
         InvalidRequestError: not a size, or less than a byte.
@@ -40,7 +46,7 @@ def parse_bytes(text: str | int) -> int:
         number, prefix, binary = match.groups()
         size = int(float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()])
     if size < 1:
-        raise InvalidRequestError("kv_budget", text, "auto, or a size such as 1GiB, 512MiB or 800MB")
+        raise InvalidRequestError(field, text, "auto, or a size such as 1GiB, 512MiB or 800MB")
     return size
 
 
@@ -60,13 +66,17 @@ class Settings(BaseSettings):
     dtype: str = "auto"
     device: str = "auto"
     kv_budget: int = 0
+    draft_kv_budget: int = 0
     max_batch: int = Field(default=64, ge=1, le=1024)
+    max_model_len: int | None = Field(default=None, ge=2, le=1 << 24)
+    max_step_tokens: int = Field(default=256, ge=1, le=1 << 20)
+    block_size: int = Field(default=16, ge=1, le=1024)
     threads: int = Field(default=0, ge=0, le=4096)
 
-    @field_validator("kv_budget", mode="before")
+    @field_validator("kv_budget", "draft_kv_budget", mode="before")
     @classmethod
-    def _read_size(cls, value: str | int) -> int:
-        return 0 if value in (0, "auto") else parse_bytes(value)
+    def _read_size(cls, value: str | int, field: ValidationInfo) -> int:
+        return 0 if value in (0, "auto") else parse_bytes(value, str(field.field_name))
 
     @field_validator("data")
     @classmethod
@@ -95,7 +105,11 @@ class Settings(BaseSettings):
             dtype=self.dtype,
             device=self.device,
             kv_budget_bytes=self.kv_budget,
+            draft_kv_budget_bytes=self.draft_kv_budget,
             max_batch_size=self.max_batch,
+            max_model_len=self.max_model_len,
+            max_step_tokens=self.max_step_tokens,
+            block_size=self.block_size,
             threads=self.threads,
         )
 

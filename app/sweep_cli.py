@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from app.cli_common import Database, Device, DraftModel, Dtype, Eagle, KvBudget, Medusa, Target, Threads, engine_flags
+from app.cli_common import Database, engine_flags, engine_options
 from app.contracts import EngineLike, MakeEngine
 from app.generate_cli import INTERRUPTED
 from app.prompt_files import builtin_prompts, read_prompts
@@ -34,6 +34,7 @@ from storage.store import Store
 _PIPE_WIDTH = 200
 
 
+@engine_options
 def sweep(
     ctx: typer.Context,
     drafters: Annotated[
@@ -58,14 +59,6 @@ def sweep(
     ] = None,
     no_prediction: Annotated[bool, typer.Option("--no-prediction", help="Measure no cost profile.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    target: Target = None,
-    draft_model: DraftModel = None,
-    eagle: Eagle = None,
-    medusa: Medusa = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    kv_budget: KvBudget = None,
-    threads: Threads = None,
     db: Database = None,
 ) -> None:
     """Measure the speed-up of drafters against batch size, with plain decoding measured beside them in every block."""

@@ -58,6 +58,7 @@ def document(sweep: StoredSweep, info: EngineInfo, status: str) -> dict[str, Any
         "run_id": sweep.run_id,
         "status": status,
         "device": info.device,
+        "device_name": info.device_name,
         "model": info.model,
         "dtype": info.dtype,
         "threads": info.threads,

@@ -21,7 +21,7 @@ KIND = "sweep"
 CELL = "cell-"  # beginning of the names of the parts that hold measurements
 PROMPTS, PROFILE = "prompts", "profile"
 # What must be as it was, or the cells of a resumed sweep could not be compared.
-SAME = ("model_hash", "dtype", "device", "threads", "cpu_model", "draft_model", "eagle", "medusa")
+SAME = ("model_hash", "dtype", "device", "device_name", "threads", "cpu_model", "draft_model", "eagle", "medusa")
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ def where(info: EngineInfo) -> dict[str, Any]:
 def machine(info: EngineInfo) -> dict[str, Any]:
     """What of the provenance a cost profile depends on."""
     origin = provenance(info)
-    return {name: origin[name] for name in ("cpu_model", "cores_usable", "gpu", "versions")}
+    return {name: origin[name] for name in ("cpu_model", "cores_usable", "versions")}
 
 
 def prompt_pool(prompts: Sequence[TaskPrompt]) -> list[PoolPrompt]:

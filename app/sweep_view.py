@@ -14,6 +14,7 @@ from engine.cost_model import CostModel
 from engine.sweep_finding import conclude, crossovers
 from engine.sweep_plan import make_plan
 from engine.sweep_results import CellKey
+from storage.facets import device_of
 from storage.records import RunDetail
 
 _CSV_FIELDS = (
@@ -42,7 +43,7 @@ def sweep_document(
         "title": run.title,
         "status": status,
         "at": run.created_at.isoformat(),
-        "origin": {name: origin.get(name) for name in ("model", "dtype", "device", "threads", "cpu_model", "gpu", "git_sha")},
+        "origin": {name: origin.get(name) for name in ("model", "dtype", "threads", "git_sha")} | {"device": device_of(origin)},
         "settings": sweep.settings.to_dict(),
         "measured": len(sweep.measurements),
         "planned": len(make_plan(sweep.settings)),

@@ -115,9 +115,9 @@ class EngineConfig:
         draft_kv_budget_bytes: the same for the drafter's own KV pool; 0 takes a quarter of the target's.
         max_batch_size: most sequences that run at once.
         max_step_tokens: most prompt tokens that one step prefills beside the decoding rows.
-        max_model_len: longest context, or None for the model's own.
+        max_model_len: longest context, at most the model's own; None takes that.
         block_size: tokens of a KV block.
-        threads: threads of torch, or 0 for all physical cores of the machine.
+        threads: of the CPU, or 0 for as many cores as the process may use (see `engine.threads`).
     """
 
     model: str = EMBEDDED_MODEL

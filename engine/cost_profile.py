@@ -78,5 +78,5 @@ def profile_key(info: EngineInfo, machine: Mapping[str, Any]) -> str:
         machine: names and versions of machine and packages (see `storage.provenance`).
     """
     sources = {"draft_model": info.draft_model, "eagle": info.eagle, "medusa": info.medusa}
-    what = [VERSION, info.model_hash, info.device, info.dtype, info.threads, sources, dict(machine)]
+    what = [VERSION, info.model_hash, info.device, info.device_name, info.dtype, info.threads, sources, dict(machine)]
     return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()

@@ -219,9 +219,12 @@ def _medusa(source: str, config: EngineConfig, target: Target, budget: int) -> T
 
 
 def _target_parts(target: Target) -> TargetParts:
-    spec, tensors = target.files.spec, target.tensors
-    stored, used = tensors["model.embed_tokens.weight"], target.runner.decoder.embedding
-    head = stored if spec.tie_word_embeddings else tensors["lm_head.weight"]
+    spec, tensors, decoder = target.files.spec, target.tensors, target.runner.decoder
+    embedding = tensors["model.embed_tokens.weight"]
+    head = embedding if spec.tie_word_embeddings else tensors["lm_head.weight"]
     # The decoder's own where a head can read it, which saves a copy on a GPU.
-    embedding = used if isinstance(used, torch.Tensor) else stored
+    embedding, head = (
+        used if isinstance(used, torch.Tensor) else stored
+        for used, stored in ((decoder.embedding, embedding), (decoder.head, head))
+    )
     return TargetParts(embedding, tensors["model.norm.weight"], head, spec.rms_norm_eps)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
-import psutil
 import torch
 
 from engine.config import EngineConfig
+from engine.devices import choose_device, default_kv_budget, device_name, processor_name
 from engine.drafter_loading import Progress, Target, load_drafters
 from engine.drafters.base import Drafter
 from engine.errors import InvalidRequestError, UnsupportedModelError
@@ -16,8 +15,9 @@ from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder
 from engine.models.kernel import choose_kernel
 from engine.models.kernel_check import PendingCheck, begin_check, kernel_class, trusted
-from engine.models.loader import load_tensors, locate
+from engine.models.loader import ModelFiles, load_tensors, locate
 from engine.records import EngineInfo
+from engine.threads import default_threads
 from engine.tokenizer import Tokenizer
 
 
@@ -37,7 +37,7 @@ def load_parts(config: EngineConfig, progress: Progress) -> Parts:
         UserError: a device, model, weight file or tokenizer that cannot be used (see `engine.errors`).
     """
     device = choose_device(config.device)
-    threads = config.threads or psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    threads = config.threads or default_threads()
     torch.set_num_threads(threads)
     pending = begin_check(config.dtype, device, threads)
     try:
@@ -53,6 +53,7 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
         raise UnsupportedModelError(
             f"{files.name} is a draft model without an embedding; use it with --draft-model {files.name}."
         )
+    length = _context(config.max_model_len, files)
     if pending is not None and pending.running:
         progress("Compiling and checking the kernels (once on this machine)", 0.6)
     kernel, check = trusted(choose_kernel(config.dtype, device, files.spec), threads, pending)
@@ -60,8 +61,7 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
     progress("Packing the weights", 0.65)
     tensors = load_tensors(files)
     decoder = make_decoder(files.spec, tensors, kernel, device, threads)
-    length = min(config.max_model_len or files.spec.max_position_embeddings, files.spec.max_position_embeddings)
-    budget = config.kv_budget_bytes or _default_budget(device)
+    budget = config.kv_budget_bytes or default_kv_budget(device)
     runner = ModelRunner(
         decoder, max_sequences=config.max_batch_size, max_tokens=length, budget_bytes=budget, block_size=config.block_size
     )
@@ -77,7 +77,9 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
         vocab_size=files.spec.vocab_size,
         max_model_len=length,
         dtype=f"{str(kernel.weight).removeprefix('torch.')} ({kernel_class(kernel)})",
-        device=_device_name(device),
+        device=str(device),
+        device_name=device_name(device),
+        processor=processor_name(),
         threads=threads,
         kv_budget_bytes=budget,
         kv_bytes_per_token=runner.bytes_per_token,
@@ -92,31 +94,9 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
     return Parts(runner, tokenizer, loaded.drafters, info)
 
 
-def choose_device(name: str) -> torch.device:
-    """The device for a `--device`.
-
-    Raises:
-        InvalidRequestError: the device is not on this machine.
-    """
-    present = ["cpu"]
-    if torch.backends.mps.is_available():
-        present.insert(0, "mps")
-    if torch.cuda.is_available():
-        present.insert(0, "cuda")
-    if name == "auto":
-        return torch.device(present[0])
-    if name not in present:
-        raise InvalidRequestError("device", name, f"auto, {', '.join(present)} on this machine")
-    return torch.device(name)
-
-
-def _default_budget(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] // 2
-    if device.type == "mps":
-        return max(1 << 30, (torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()) // 2)
-    return 1 << 30
-
-
-def _device_name(device: torch.device) -> str:
-    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
+def _context(asked: int | None, files: ModelFiles) -> int:
+    """Tokens of the longest context."""
+    own = files.spec.max_position_embeddings
+    if asked is not None and asked > own:
+        raise InvalidRequestError("max_model_len", asked, f"a whole number from 2 to {own}, the context of {files.name}")
+    return asked or own

@@ -285,6 +285,9 @@ class EngineInfo:
     """What runs where: goes into every run's provenance and onto the page.
 
     Attributes:
+        device: as torch names it: cpu, cuda, cuda:0, mps.
+        device_name: what people call it, "" when not known; never a device for torch.
+        processor: name of the machine's CPU, "" when not known.
         special_tokens: spells ids that have no text.
         kernel: what passes are computed with: plain (torch), tiles, vectors-512, vectors-256 or vectors-128.
         kernel_check: of the compiled kernels that were asked for; where it failed, `kernel` is plain. None where none was.
@@ -307,5 +310,20 @@ class EngineInfo:
     special_tokens: Mapping[int, str] = field(default_factory=dict)
     eagle: str | None = None
     medusa: str | None = None
+    device_name: str = ""
+    processor: str = ""
     kernel: str = "plain"
     kernel_check: KernelCheck | None = None
+
+    @property
+    def shown_device(self) -> str:
+        """The device for people, see `device_label`."""
+        return device_label(self.device, self.device_name)
+
+
+def device_label(device: str | None, name: str | None) -> str:
+    """A device in one line, with what is known of it.
+
+    Example: "cuda:0", "NVIDIA H200" → "cuda:0 · NVIDIA H200".
+    """
+    return " · ".join(part for part in (device, name) if part)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from engine.config import GenerationRequest
+from engine.records import device_label
 from storage.models import NAME_LENGTH, FacetRow, RunRow
 from storage.values import real, storable
 
@@ -90,12 +91,12 @@ def count_facets(session: Session) -> dict[str, list[FacetValue]]:
 
 
 def device_of(provenance: Mapping[str, Any]) -> str:
-    """The device of a run in one line: its kind and the chip's name.
+    """The device of a run in one line: torch's device and the chip's name (files of others may tell anything, or nothing).
 
     Example: "cuda · NVIDIA H200", "cpu · Intel(R) Xeon(R) Platinum 8481C".
     """
-    parts = (provenance.get("device"), provenance.get("gpu") or provenance.get("cpu_model"))
-    return storable(" · ".join(str(part) for part in parts if part))
+    device, name = (str(provenance.get(key) or "") for key in ("device", "device_name"))
+    return storable(device_label(device, name or str(provenance.get("cpu_model") or "")))
 
 
 def figures_of(summary: Mapping[str, Any] | None) -> dict[str, float | None]:

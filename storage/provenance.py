@@ -48,10 +48,11 @@ def provenance(info: EngineInfo, argv: Sequence[str] | None = None) -> dict[str,
         "kernel": info.kernel,
         "kernel_check": None if info.kernel_check is None else asdict(info.kernel_check),
         "device": info.device,
+        "device_name": info.device_name or None,
+        "cpu_model": info.processor or None,
         "threads": info.threads,
         "kv_budget_bytes": info.kv_budget_bytes,
         "kv_bytes_per_token": info.kv_bytes_per_token,
-        "gpu": _gpu_name(info.device),
         "argv": [_PASSWORD.sub(r"\1:***@", word) for word in (sys.argv if argv is None else argv)],
     }
 
@@ -71,7 +72,6 @@ def _machine() -> dict[str, Any]:
         "versions": _versions(),
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "cpu_model": _cpu_model(),
         "cores_physical": psutil.cpu_count(logical=False),
         "cores_logical": psutil.cpu_count(),
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
@@ -95,26 +95,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_model() -> str | None:
-    if sys.platform == "darwin":
-        return _output("sysctl", "-n", "machdep.cpu.brand_string")
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or None
-    named = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or None
-
-
-def _gpu_name(device: str) -> str | None:
-    if device.startswith("mps"):
-        return _cpu_model()
-    torch = sys.modules.get("torch")  # the engine has loaded it if there is a GPU to name; the store itself never needs it
-    if torch is None or not device.startswith("cuda") or not torch.cuda.is_available():
-        return None
-    return str(torch.cuda.get_device_name(device))
 
 
 def _output(*command: str) -> str | None:

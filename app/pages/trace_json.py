@@ -8,6 +8,7 @@ from app.render import metrics_json, step_json
 from engine.errors import InvalidRequestError
 from engine.metrics import summarize
 from engine.records import StepRecord
+from storage.facets import device_of
 from storage.records import RunDetail, StoredRequest
 
 
@@ -27,9 +28,8 @@ def trace_json(run: RunDetail, recorded: bool = False) -> dict[str, Any]:
         "at": run.created_at.isoformat(),
         "recorded": recorded,
         "model": run.model,
-        "device": known.get("device"),
+        "device": device_of(known),
         "dtype": known.get("dtype"),
-        "machine": known.get("gpu") or known.get("cpu_model"),
         "kv_bytes": known.get("kv_bytes_per_token"),
         "params": run.params,
         "summary": run.summary,

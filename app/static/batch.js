@@ -161,8 +161,8 @@
       this.results.hidden = !some;
       if (!some) return;
       D.write(this.finding, D.findingText(document));
-      const { model, dtype, device, threads, cpu_model } = document.origin;
-      this.origin.textContent = [model, dtype, device, cpu_model, threads ? t("batch.threads", { n: threads }) : null, D.day(document.at), t("batch.measured", document)].filter(Boolean).join(" · ");
+      const { model, dtype, device, threads } = document.origin;
+      this.origin.textContent = [model, dtype, device, threads ? t("batch.threads", { n: threads }) : null, D.day(document.at), t("batch.measured", document)].filter(Boolean).join(" · ");
       this.charts.draw([document, ...this.over.values()]);
       this.tables.draw(document, this.charts.batch);
       this.drawSizes();

@@ -59,6 +59,11 @@
     return link;
   };
 
+  /** A GPU by its name, which tells more than "cuda". */
+  const shortDevice = ({ device, device_name }) => (device === "cpu" ? device : device_name || device);
+
+  const longDevice = ({ device, device_name }) => [device, device_name].filter(Boolean).join(" · ");
+
   D.mountHeader = ({ element, server }) => {
     const engine = el("span", { class: "db-engine" });
     const alarm = el("p", { class: "db-alarm", role: "alert", hidden: true });
@@ -95,8 +100,8 @@
       alarm.hidden = state !== "failed" && !failures.length;
       if (state === "failed") alarm.textContent = t("header.failed", { message });
       else if (failures.length) alarm.textContent = t("header.kernels", { failures: failures.join("; ") });
-      engine.textContent = state === "loading" ? t("header.loading", { message, percent }) : info ? t("header.engine", info) : "";
-      if (info) engine.title = t("header.engine.title", { ...info, parameters: D.num(info.parameters / 1e6, 0) });
+      engine.textContent = state === "loading" ? t("header.loading", { message, percent }) : info ? t("header.engine", { ...info, device: shortDevice(info) }) : "";
+      if (info) engine.title = t("header.engine.title", { ...info, device: longDevice(info), parameters: D.num(info.parameters / 1e6, 0) });
     });
     document.title = `${t(D.pages.find((page) => page.path === D.page).title)} · Draftboard`;
     watchEngine(server);

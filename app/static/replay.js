@@ -82,7 +82,7 @@
       this.run = run;
       this.badge.hidden = !run.recorded;
       D.write(this.title, run.title);
-      const place = [run.machine, run.device, run.dtype].filter(Boolean).join(" · ");
+      const place = [run.device, run.dtype].filter(Boolean).join(" · ");
       D.write(this.origin, t("replay.origin", { model: run.model || "–", at: D.when(run.at), place: place || "–" }));
       const playable = run.lanes.filter((lane) => lane.steps.length);
       this.lanes.hidden = playable.length < 2;

@@ -63,7 +63,7 @@ def make_medusa(file: MedusaFile, target: TargetParts, decoder: DecoderLike, thr
     """Medusa's heads for a target; arguments as in `make_eagle`."""
     kernel, heads = decoder.kernel, file.module(target.head)
     if kernel.name == "plain" or heads.config.num_blocks != 1:
-        return PlainMedusa(heads, target, kernel.activation, decoder.device)
+        return PlainMedusa(heads, target, kernel.activation, decoder.device, file.own_head)
     from engine.models.fused.medusa import FusedMedusa
 
     return FusedMedusa(heads, target, kernel, threads)

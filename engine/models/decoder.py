@@ -48,6 +48,10 @@ class DecoderLike(Protocol):
         """The embedding in the layout of the decoder's kernel, for others that use it in place."""
 
     @property
+    def head(self) -> Tensor | Panels:
+        """The LM head in the same way; a tied one is the embedding itself."""
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one token of plain decoding reads."""
 
@@ -114,12 +118,12 @@ class _Linear:
     """y = x Wᵀ + b."""
 
     def __init__(self, kernel: Kernel, weight: Tensor, bias: Tensor | None, device: torch.device) -> None:
-        self._weight = weight.to(device, kernel.weight).contiguous()
+        self.weight = weight.to(device, kernel.weight).contiguous()
         self._bias = None if bias is None else bias.to(device, kernel.weight)
-        self.weight_bytes = self._weight.numel() * self._weight.element_size()
+        self.weight_bytes = self.weight.numel() * self.weight.element_size()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._weight, self._bias)
+        return F.linear(x, self.weight, self._bias)
 
 
 class Decoder:
@@ -148,9 +152,14 @@ class Decoder:
         self.embedding = table.to(device, kernel.weight).contiguous()
         self._layers = [_Layer(spec, tensors, i, kernel, device) for i in range(spec.num_layers)]
         self._norm = tensors["model.norm.weight"].to(device, self.residual_dtype)
-        head = table if spec.tie_word_embeddings else tensors["lm_head.weight"]
-        self._head = _Linear(kernel, head, None, device)
+        # A tied head is the table as it lies here, not a copy of what was read.
+        self._head = _Linear(kernel, self.embedding if spec.tie_word_embeddings else tensors["lm_head.weight"], None, device)
         self._rotary = rotary_table(spec, spec.max_position_embeddings + POSITION_MARGIN, device)
+
+    @property
+    def head(self) -> Tensor:
+        """See `DecoderLike`."""
+        return self._head.weight
 
     @property
     def weight_bytes(self) -> int:

@@ -68,11 +68,16 @@ class MedusaFile:
     card: Mapping[str, Any] | None
     name: str
 
+    @property
+    def own_head(self) -> bool:
+        """Whether the heads have an LM head of their own, else the target's is meant."""
+        return not self.config.shared_head or "lm_head.weight" in self.tensors
+
     def module(self, target_head: Tensor) -> MedusaHeads:
         """The heads in plain torch, fp32; `target_head` [vocab, hidden] where they have no LM head of their own."""
         heads = MedusaHeads(self.config)
         tensors = {name: tensor.float() for name, tensor in self.tensors.items()}
-        if self.config.shared_head and "lm_head.weight" not in tensors:
+        if not self.own_head:
             tensors["lm_head.weight"] = target_head.float()
         heads.load_state_dict(tensors)
         return heads.eval()

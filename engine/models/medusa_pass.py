@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engine.models.head_parts import OwnWeights, TargetParts, cast_products, half_products, own_weights
@@ -33,16 +33,22 @@ class PlainMedusa:
         target: its last norm is used.
         dtype: of products.
         device: where they run.
+        own_head: False uses the target's LM head where it lies, in place of the module's copy.
     """
 
-    def __init__(self, heads: MedusaHeads, target: TargetParts, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, heads: MedusaHeads, target: TargetParts, dtype: torch.dtype, device: torch.device, own_head: bool = True
+    ) -> None:
         self.config, self._device, self._dtype, self._target = heads.config, device, dtype, target
-        self._heads = cast_products(heads.requires_grad_(False), dtype).to(device)
+        self._heads = cast_products(heads.requires_grad_(False), dtype)
+        if not own_head:
+            self._heads.lm_head.weight = nn.Parameter(target.head.to(device, dtype), requires_grad=False)
+        self._heads.to(device)
 
     @property
     def weights(self) -> OwnWeights:
         """See `MedusaLike`."""
-        return own_weights(self._heads.parameters())
+        return own_weights(weight for weight in self._heads.parameters() if weight.data_ptr() != self._target.head.data_ptr())
 
     def forward(self, hidden: Tensor, heads: int) -> Tensor:
         """See `MedusaLike`."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 import torch
 import typer
 
 from engine.config import EngineConfig
+from engine.devices import choose_device
 from engine.engine import Engine
 from engine.errors import DraftboardError, InvalidRequestError, UserError
-from engine.loading import choose_device, load_parts
+from engine.loading import load_parts
+from engine.models.loader import locate
 from engine.models.medusa_heads import MedusaConfig
+from engine.threads import default_threads
 from engine.training.documents import read_documents
 from engine.training.draft_model import DraftModelSettings, DraftModelTrainee
 from engine.training.eagle import EagleSettings, EagleTrainee, eagle_config
@@ -39,7 +40,7 @@ cli = typer.Typer(
 
 Model = Annotated[str, typer.Option(help="The target: 'embedded', a folder or a Hugging Face id.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Threads = Annotated[int, typer.Option(help="Threads of torch; 0: all physical cores.")]
+Threads = Annotated[int, typer.Option(help="Threads of torch; 0: as many cores as the process may use.")]
 Data = Annotated[list[Path], typer.Option(help="npz files of texts, or folders of such; give it again for more.")]
 Features = Annotated[Path, typer.Option(help="Folder of stored features.")]
 Out = Annotated[Path, typer.Option(help="Folder to write into.")]
@@ -77,8 +78,10 @@ def generate(
     threads: Threads = 0,
 ) -> None:
     """Let the target answer templates, messages of its own and prompts from documents; run again to go on."""
-    engine = Engine(EngineConfig(model=model, device=device, threads=threads, max_batch_size=batch, max_model_len=2048,
-                                 draft_model="none", eagle="none", medusa="none"))  # fmt: skip
+    config = EngineConfig(
+        model, "none", "none", "none", device=device, threads=threads, max_batch_size=batch, max_model_len=_context(model, 2048)
+    )
+    engine = Engine(config)
     mix = PromptMix(own_prompts, documented, read_documents(documents)) if documents else PromptMix(own_prompts)
     settings = GenerateSettings(answer_tokens, shard, max_tokens, seed, mix=mix)
     generate_texts(engine, settings, out, lambda done, of, rate: _say(
@@ -98,7 +101,7 @@ def features(
     threads: Threads = 0,
 ) -> None:
     """Run texts through the target and store what it computes; run again to go on."""
-    config = EngineConfig(model=model, device=device, threads=threads, max_model_len=max_length + 1)
+    config = EngineConfig(model=model, device=device, threads=threads, max_model_len=_context(model, max_length + 1))
     parts = load_parts(config, lambda message, fraction: None)
     count = parts.target.decoder.spec.num_layers
     chosen = tuple(int(layer) for layer in layers.split(",")) if layers else default_layers(count)
@@ -277,8 +280,13 @@ def _card(
     return card | {"from": earlier.summary} if earlier else card
 
 
+def _context(model: str, most: int) -> int:
+    """So many tokens, or the model's own context where that is shorter."""
+    return min(most, locate(model, lambda message, fraction: None).spec.max_position_embeddings)
+
+
 def _device(name: str, threads: int) -> torch.device:
-    torch.set_num_threads(threads or psutil.cpu_count(logical=False) or os.cpu_count() or 1)
+    torch.set_num_threads(threads or default_threads())
     return choose_device(name)
 
 

@@ -99,7 +99,7 @@ def test_list_as_json_is_one_document(runs: Run, run_id: str) -> None:
 def test_show_gives_figures_and_texts_of_each_request(runs: Run, run_id: str) -> None:
     code, out, _ = runs("show", run_id)
     assert code == 0
-    for word in ("cpu fp32", "abc", "speedup   1.25", "baseline (null)", "ngram γ=4", "length", "25.5", "50%", "3.00"):
+    for word in ("cpu, fp32", "abc", "speedup   1.25", "baseline (null)", "ngram γ=4", "length", "25.5", "50%", "3.00"):
         assert word in out, word
     assert "null says \ufffd]0;title\ufffd [red]hello[/red]\nsecond line" in out
 
@@ -154,7 +154,9 @@ def listed(runs: Run, *words: str) -> list[str]:
 
 
 def test_list_filters_and_sorts(runs: Run, run_id: str, store: Store) -> None:
-    sweep = store.start_run("sweep", {"settings": {"drafters": [{"name": "eagle"}], "tasks": {"math": 1}}}, {"gpu": "H200"})
+    sweep = store.start_run(
+        "sweep", {"settings": {"drafters": [{"name": "eagle"}], "tasks": {"math": 1}}}, {"device_name": "H200"}
+    )
     for words, expected in (
         (["--kind", "sweep"], [sweep]),
         (["--status", "done"], [run_id]),

@@ -36,7 +36,7 @@ def test_the_trace_holds_every_step_with_kv_slots_and_the_window(app: Served) ->
     app.store.finish_run(run_id, "done", {})
     stored = app.store.get_run(run_id).requests[0]
     trace = trace_of(app, run_id)
-    assert (trace["kv_bytes"], trace["machine"], trace["recorded"], trace["kind"]) == (512, "An Abacus", False, "generate")
+    assert (trace["kv_bytes"], trace["device"], trace["recorded"], trace["kind"]) == (512, "An Abacus", False, "generate")
     (lane,) = trace["lanes"]  # type: ignore[misc]
     assert (lane["label"], lane["drafter"], lane["gamma"], lane["greedy"]) == ("wide", "lookahead", 3, True)
     assert lane["text"] == stored.text == "".join(text for step in lane["steps"] for text in step["e"][2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.sweep_report import cells_of, summary
 from app.sweep_run import begin, follow, keep_profile
 from engine.cost_profile import CostProfile, DraftCost, PassCost
+from engine.records import EngineInfo
 from engine.sweep_plan import DrafterChoice
 from storage.store import Store
 from tests.engine.sweep_bench import ClockedEngine, make_pool, settings
@@ -21,8 +22,10 @@ def pass_seconds(tokens: int) -> float:
     return 0.010 + 0.0004 * max(0, tokens - 16)
 
 
-def store_sweep(store: Store, batches: tuple[int, ...] = BATCHES, gammas: tuple[int, ...] = GAMMAS) -> str:
-    """Stores a finished sweep of two drafters and returns its run."""
+def store_sweep(
+    store: Store, batches: tuple[int, ...] = BATCHES, gammas: tuple[int, ...] = GAMMAS, info: EngineInfo = INFO
+) -> str:
+    """Stores a finished sweep of two drafters, measured with such an engine, and returns its run."""
     wanted = settings(
         drafters=(DrafterChoice("ngram"), DrafterChoice("lookahead")),
         gammas=gammas,
@@ -32,7 +35,7 @@ def store_sweep(store: Store, batches: tuple[int, ...] = BATCHES, gammas: tuple[
     )
     script = FakeScript(max_batch_size=64, prefill_steps=1, accepts=(2, 1, 4, 1, 0, 3))
     engine = ClockedEngine(script, cost=lambda rows, drafted: pass_seconds(rows + drafted))
-    sweep = begin(store, INFO, wanted, make_pool(60, TASKS))
+    sweep = begin(store, info, wanted, make_pool(60, TASKS))
     keep_profile(store, sweep, profile())
     for _ in follow(store, sweep, engine.bench()):
         pass

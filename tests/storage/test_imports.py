@@ -52,7 +52,9 @@ def generate_run(store: Store) -> str:
 
 
 def sweep_run(store: Store) -> str:
-    run_id = store.start_run("sweep", {"title": "ngram · γ 2", "settings": {"drafters": [{"name": "ngram"}]}}, {"gpu": "H200"})
+    run_id = store.start_run(
+        "sweep", {"title": "ngram · γ 2", "settings": {"drafters": [{"name": "ngram"}]}}, {"device_name": "H200"}
+    )
     store.save_part(run_id, "prompts", {"pool": [{"id": "1", "task": "code", "prompt": "한글\0"}]})
     store.save_part(run_id, "cell-00000", {"index": 0, "seconds": 0.1, "options": {}})
     store.save_part(run_id, "profile", {"version": 1, "passes": [[1, 1, 64, 0.0123456789]]})

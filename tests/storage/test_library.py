@@ -21,7 +21,7 @@ from storage.store import Store
 from tests.storage.samples import make_request, make_result, make_steps
 
 CPU = {"model": "SmolLM2-135M", "device": "cpu", "cpu_model": "Xeon 8481C"}
-GPU = {"model": "Qwen3-8B", "device": "cuda", "gpu": "NVIDIA H200"}
+GPU = {"model": "Qwen3-8B", "device": "cuda", "device_name": "NVIDIA H200"}
 
 
 def ended(store: Store, prompt: str, drafter: str, provenance: dict[str, str], status: str = "done", **summary: float) -> str:
@@ -232,6 +232,35 @@ def test_runs_from_before_the_library_are_filtered_and_sorted_like_new_ones(path
     with Store(url) as store:
         assert [store.export_run(one) for one in (run_id, bare)] == documents
         assert store.library.facets() == facets and store.library.find(sort="-speedup").runs == listed
+
+
+def test_runs_from_before_device_names_are_listed_and_filtered_by_them(path: Path) -> None:
+    old = (
+        {"device": "cuda (NVIDIA H200)", "gpu": None, "cpu_model": "Xeon"},
+        {"device": "cuda", "gpu": "NVIDIA H100", "cpu_model": "Xeon"},
+        {"device": "mps", "gpu": "Apple M2", "cpu_model": "Apple M2"},
+        {"device": "cpu", "gpu": None, "cpu_model": "Xeon"},
+        {"model": "m"},
+    )
+    url = f"sqlite:///{path}"
+    with Store(url) as store:
+        runs = [store.start_run("sweep", {}, provenance) for provenance in old]
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE run SET device = json_extract(provenance, '$.device') || ' · Xeon' WHERE device <> ''")
+        connection.execute("UPDATE alembic_version SET version_num = '0003'")
+    connection.close()
+    with Store(url) as store:
+        found = [store.get_run(run_id).provenance for run_id in runs]
+        assert [(one.get("device"), one.get("device_name")) for one in found] == [
+            ("cuda", "NVIDIA H200"), ("cuda", "NVIDIA H100"), ("mps", "Apple M2"), ("cpu", "Xeon"), (None, None),
+        ]  # fmt: skip
+        assert not any("gpu" in one for one in found)
+        shown = {run.id: run.device for run in store.library.find().runs}
+        assert [shown[run_id] for run_id in runs] == [
+            "cuda · NVIDIA H200", "cuda · NVIDIA H100", "mps · Apple M2", "cpu · Xeon", "",
+        ]  # fmt: skip
+        assert ids(store, RunFilter(device="nvidia h200")) == runs[:1] and len(ids(store, RunFilter(device="cuda"))) == 2
+        assert FacetValue("cuda · NVIDIA H200", 1) in store.library.facets()["device"]
 
 
 def test_filtering_and_sorting_ten_thousand_runs_takes_less_than_300_ms(long_list: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import orjson
 import psutil
 
+from storage.facets import device_of
 from storage.provenance import git_sha, provenance
+from tests.cuda import CUDA_INFO
 from tests.fakes import INFO
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +34,19 @@ def test_it_says_which_model_code_and_machine() -> None:
     assert found["versions"]["python"] == ".".join(str(part) for part in sys.version_info[:3])
     assert found["versions"]["draftboard"] is not None
     assert found["ram_bytes"] == psutil.virtual_memory().total and found["cores_logical"] == psutil.cpu_count()
-    assert found["platform"] and found["cpu_model"]
-    assert found["gpu"] is None, "the fake engine runs on the CPU"
+    assert found["platform"] and found["machine"]
+
+
+def test_a_gpu_has_its_own_name_beside_the_device_and_the_processor() -> None:
+    found = provenance(CUDA_INFO)
+    assert (found["device"], found["device_name"], found["cpu_model"]) == ("cuda:0", "NVIDIA H100 80GB HBM3", "Intel Xeon 8481C")
+    assert device_of(found) == CUDA_INFO.shown_device == "cuda:0 · NVIDIA H100 80GB HBM3"
+
+
+def test_a_name_that_nobody_knows_is_left_out() -> None:
+    found = provenance(replace(INFO, device="mps", device_name="", processor=""))
+    assert (found["device_name"], found["cpu_model"], device_of(found)) == (None, None, "mps")
+    assert device_of({}) == "" and device_of({"device": None, "device_name": None}) == ""
 
 
 def test_it_gives_the_command_line_without_passwords() -> None:
