@@ -14,6 +14,7 @@ from app.card_cli import card
 from app.cli_common import real_engine
 from app.compare_cli import compare
 from app.contracts import MakeEngine
+from app.doctor_cli import doctor
 from app.drafters_cli import drafters
 from app.generate_cli import INTERRUPTED, generate
 from app.runs_cli import runs_app
@@ -36,6 +37,7 @@ cli.command("compare")(compare)
 cli.command("sweep")(sweep)
 cli.command("drafters")(drafters)
 cli.command("card")(card)
+cli.command("doctor")(doctor)
 cli.add_typer(runs_app, name="runs")
 cli.add_typer(bench_app, name="bench")
 

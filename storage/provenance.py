@@ -20,7 +20,7 @@ import psutil
 from engine.records import EngineInfo
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PACKAGES = ("torch", "transformers", "tokenizers", "gradio", "numpy", "safetensors", "sqlalchemy")
+_PACKAGES = ("torch", "numba", "llvmlite", "transformers", "tokenizers", "gradio", "numpy", "safetensors", "sqlalchemy")
 _PASSWORD = re.compile(r"(://[^/@\s:]*):[^@\s]*@")
 _COMMAND_TIMEOUT_S = 5
 
@@ -35,7 +35,7 @@ def provenance(info: EngineInfo, argv: Sequence[str] | None = None) -> dict[str,
         argv: the command line; None takes that of this process. Passwords in URLs are left out.
     """
     return {
-        **_machine(),
+        **machine(),
         "model": info.model,
         "model_hash": info.model_hash,
         "architecture": info.architecture,
@@ -66,7 +66,8 @@ def git_sha(folder: Path) -> str | None:
 
 
 @cache
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What is known of code, packages and machine without an engine; what cannot be found out is None."""
     return {
         "git_sha": git_sha(_ROOT),
         "versions": _versions(),
