@@ -102,7 +102,7 @@ def exactness(
     tokens: Annotated[int, typer.Option(help="Most tokens of each answer.")] = 48,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8",
     gamma: Annotated[int, typer.Option(help="Draft tokens a step.")] = 4,
-    tree: Annotated[int, typer.Option(help="Size of EAGLE's tree, which is measured beside its chain.")] = 24,
+    tree: Annotated[str, typer.Option(help="Sizes of EAGLE's trees, which are measured beside its chain.")] = "16,24",
     json: Json = False,
 ) -> None:
     """Greedy output of every lossless drafter against plain decoding, token by token; in fp32 unless --dtype says otherwise."""
@@ -113,7 +113,8 @@ def exactness(
     chosen = spread_over_tasks(builtin_prompts() if prompts is None else read_prompts(prompts), limit)
     requests = [GenerationRequest(p.prompt, sampling=SamplingParams(max_tokens=tokens)) for p in chosen]
     specs = [DrafterSpec(d.name, gamma) for d in engine.info.drafters if d.available and d.lossless]
-    specs += [DrafterSpec("eagle", gamma, {"total_tokens": tree}) for spec in specs if spec.name == "eagle"]
+    has_eagle = any(spec.name == "eagle" for spec in specs)
+    specs += [DrafterSpec("eagle", gamma, {"total_tokens": size}) for size in _numbers(tree) if has_eagle]
     rows = measure(engine, requests, specs, _numbers(batch))
     table = Table("drafter", "batch", "equal", "of", "tokens", "first differences (position, logit gap)", title=engine.info.dtype)
     for row in rows:
