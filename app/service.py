@@ -18,6 +18,7 @@ from typing import Literal
 from app.contracts import EngineLike, Progress, Recorder
 from app.handles import Channel, RequestHandle
 from app.loans import Loan, LoanDesk, Work
+from app.recording import Recording
 from engine.config import GenerationRequest
 from engine.errors import DraftboardError, EngineFailure, UserError
 from engine.records import EngineInfo, Event, Finished, FinishReason
@@ -67,7 +68,7 @@ class EngineService:
 
     def __init__(self, factory: Callable[[Progress], EngineLike], recorder: Recorder | None = None) -> None:
         self._factory = factory
-        self._recorder = recorder
+        self._recording = Recording(recorder)
         self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Lend | _Stop] = queue.SimpleQueue()
         self._gate = threading.Lock()  # makes "closed?" and "put into the inbox" one act
         self._closed = False
@@ -268,7 +269,7 @@ class EngineService:
             accepted.set_exception(EngineFailure(f"The request could not be started: {_words(error)}"))
             return
         self._channels[channel.request_id] = channel
-        self._open_row(channel)
+        self._recording.open(channel)
         accepted.set_result(channel.request_id)
 
     def _step(self, engine: EngineLike) -> EngineLike | None:
@@ -307,32 +308,13 @@ class EngineService:
             return
         channel.note(event)
         if not isinstance(event, Finished):
-            self._record(channel, event)
+            self._recording.take(channel, event)
             channel.events.put(event)
             return
         # The end is told when it is stored: whoever has seen it finds the request in the store.
         del self._channels[event.request_id]
-        if not self._record(channel, event, partial(_deliver_end, channel, event)):
+        if not self._recording.take(channel, event, partial(_deliver_end, channel, event)):
             channel.events.put(event)
-
-    def _open_row(self, channel: Channel) -> None:
-        if self._recorder is None or channel.run_id is None:
-            return
-        try:
-            channel.row = self._recorder.open_request(channel.run_id, channel.request, channel.label)
-        except Exception as error:  # noqa: BLE001 - a fault of the store must not lose the person's output
-            channel.record_error = _not_saved(error)
-
-    def _record(self, channel: Channel, event: Event, written: Callable[[str | None], None] | None = None) -> bool:
-        """Gives an event to the recorder; False when there is none for this request, so that nobody will call `written`."""
-        if self._recorder is None or channel.row is None:
-            return False
-        try:
-            self._recorder.on_event(channel.row, event, written)
-        except Exception as error:  # noqa: BLE001 - a fault of the store must not lose the person's output
-            channel.row, channel.record_error = None, _not_saved(error)
-            return False
-        return True
 
     def _end_all(self, reason: FinishReason, error: str | None = None) -> None:
         info = self._status.info
@@ -391,8 +373,3 @@ def _deliver_end(channel: Channel, event: Finished, error: str | None) -> None:
     """Called by the recorder, from its own thread."""
     channel.record_error = error
     channel.events.put(event)
-
-
-def _not_saved(error: Exception) -> str:
-    _log.error("A request could not be recorded", exc_info=error)
-    return str(error) if isinstance(error, DraftboardError) else f"The run could not be saved: {error}"
