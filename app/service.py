@@ -18,6 +18,7 @@ from typing import Literal
 from app.contracts import EngineLike, Progress, Recorder
 from app.handles import Channel, RequestHandle
 from app.loans import Loan, LoanDesk, Work
+from app.memory import all_collected, bare, log_fault
 from app.recording import Recording
 from engine.config import GenerationRequest
 from engine.errors import DraftboardError, EngineFailure, UserError
@@ -124,7 +125,7 @@ class EngineService:
         if not self._settled.wait(timeout):
             raise TimeoutError(f"The engine still loads: {self._status.message}")
         if self._load_error is not None:
-            raise self._load_error
+            raise self._load_error.with_traceback(None)
         info = self._status.info
         assert info is not None, "a settled service has an engine or an error"
         return info
@@ -191,11 +192,20 @@ class EngineService:
             while self._take_commands(engine):
                 if engine is None:
                     continue
+                broken: str | None = None
                 if not self._loans.busy and engine.has_work():
-                    engine = self._step(engine)
+                    broken = self._step(engine)
                     self._loans.rest()
                 elif self._loans.wait_s == 0.0:
-                    engine = self._advance(engine)
+                    broken = self._advance(engine)
+                if broken is not None:
+                    self._give_up(engine, broken)
+                    engine = None  # its memory is free before the next one is loaded
+                    engine = self._restart(broken)
+                if self._held and not self._loans.busy:
+                    held, self._held = self._held, []
+                    for submitted in held:
+                        self._add(engine, submitted.channel, submitted.accepted)
         finally:
             self._end(engine)
 
@@ -208,7 +218,7 @@ class EngineService:
         except DraftboardError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - whatever loading raises belongs to the callers, not to this thread
-            _log.exception("The engine could not be loaded")
+            log_fault(_log, "The engine could not be loaded", error)
             self._fail(EngineFailure(f"The engine could not be loaded: {_words(error)}"))
         else:
             self._status = ServiceStatus("ready", "Ready", 1.0, engine.info)
@@ -222,7 +232,7 @@ class EngineService:
         self._status = replace(self._status, message=message, progress=min(1.0, max(0.0, fraction)))
 
     def _fail(self, error: BaseException) -> None:
-        self._load_error = error
+        self._load_error = bare(error)
         self._status = replace(self._status, state="failed", message=str(error))
         self._settled.set()
 
@@ -262,42 +272,40 @@ class EngineService:
         try:
             channel.request_id = engine.add(channel.request)
         except UserError as error:
-            accepted.set_exception(error)
+            accepted.set_exception(bare(error))
             return
         except Exception as error:  # noqa: BLE001 - a fault in one request's checks must not end the others
-            _log.exception("A request could not be added")
+            log_fault(_log, "A request could not be added", error)
             accepted.set_exception(EngineFailure(f"The request could not be started: {_words(error)}"))
             return
         self._channels[channel.request_id] = channel
         self._recording.open(channel)
         accepted.set_result(channel.request_id)
 
-    def _step(self, engine: EngineLike) -> EngineLike | None:
-        """One engine step; returns the engine to go on with."""
+    def _step(self, engine: EngineLike) -> str | None:
+        """One engine step; returns why the engine cannot go on, or None."""
         try:
             events = engine.step()
         except Exception as error:  # noqa: BLE001 - whatever breaks a step, its requests must hear of it and the service live on
-            _log.exception("An engine step failed; the engine is rebuilt")
-            return self._restart(engine, f"The engine failed in the middle of a step: {_words(error)}. It restarts; try again.")
+            log_fault(_log, "An engine step failed; the engine is rebuilt", error)
+            return f"The engine failed in the middle of a step: {_words(error)}. It restarts; try again."
         for event in events:
             self._dispatch(event)
-        return engine
+        return None
 
-    def _advance(self, engine: EngineLike) -> EngineLike | None:
-        """One step of lent work; requests that were held back run when it rests. Returns the engine to go on with."""
-        sound = self._loans.advance(engine)
-        kept = engine if sound else self._restart(engine, "The engine restarts.")
-        if not self._loans.busy:
-            held, self._held = self._held, []
-            for submitted in held:
-                self._add(kept, submitted.channel, submitted.accepted)
-        return kept
+    def _advance(self, engine: EngineLike) -> str | None:
+        """One step of lent work; returns as `_step` does."""
+        return None if self._loans.advance(engine) else "The engine restarts."
 
-    def _restart(self, engine: EngineLike, why: str) -> EngineLike | None:
+    def _give_up(self, engine: EngineLike, why: str) -> None:
+        """Ends what ran on an engine that broke."""
         self._end_all("failed", why)
         self._loans.end_started(EngineFailure(why))
         self._close(engine)
-        restarted = self._load("Restarting the engine after a failure")
+
+    def _restart(self, why: str) -> EngineLike | None:
+        with all_collected():
+            restarted = self._load("Restarting the engine after a failure")
         if restarted is None:
             self._loans.end_all(self._load_error or EngineFailure(why))
         return restarted
@@ -354,15 +362,15 @@ class EngineService:
         try:
             for event in engine.step():
                 self._dispatch(event)
-        except Exception:  # noqa: BLE001 - on the way out the caller ends the requests anyway
-            _log.exception("The last engine step failed")
+        except Exception as error:  # noqa: BLE001 - on the way out the caller ends the requests anyway
+            log_fault(_log, "The last engine step failed", error)
 
     @staticmethod
     def _close(engine: EngineLike) -> None:
         try:
             engine.close()
-        except Exception:  # noqa: BLE001 - a broken engine may fail to close; a new one replaces it
-            _log.exception("The engine could not be closed")
+        except Exception as error:  # noqa: BLE001 - a broken engine may fail to close; a new one replaces it
+            log_fault(_log, "The engine could not be closed", error)
 
 
 def _words(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Batch
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from engine.drafters.base import Drafter, Outcome, PromptChunk
 from engine.drafters.registry import check_options
 from engine.errors import InvalidRequestError, PromptTooLongError
 from engine.loading import Parts, load_parts
+from engine.model_runner import ModelRunner
 from engine.models.attention import Row
 from engine.output import OutputStream
 from engine.records import (
@@ -72,7 +74,9 @@ class Engine:
         self.target = self._parts.target
         self._drafters: dict[str, Drafter] = self._parts.drafters
         self.tokenizer = self._parts.tokenizer
-        self.scheduler = Scheduler(self.target.pool, config.max_batch_size, config.max_step_tokens, self._give_up_kv)
+        # Not a method of the engine: a cycle would keep its memory until somebody looks for garbage.
+        give_up_kv = partial(_give_up_kv, self.target)
+        self.scheduler = Scheduler(self.target.pool, config.max_batch_size, config.max_step_tokens, give_up_kv)
         self._sequences: dict[str, Sequence] = {}
         self._ids = itertools.count(1)
         self._news: list[Event] = []
@@ -284,9 +288,10 @@ class Engine:
         )
         return [*events, Finished(sequence.seq_id, result)]
 
-    def _give_up_kv(self, sequence: Sequence) -> None:
-        self.target.close(sequence.seq_id)
-        sequence.drafter.release(sequence.seq_id)
+
+def _give_up_kv(target: ModelRunner, sequence: Sequence) -> None:
+    target.close(sequence.seq_id)
+    sequence.drafter.release(sequence.seq_id)
 
 
 def _show(sequence: Sequence, records: list[StepRecord]) -> list[Event]:
