@@ -117,7 +117,8 @@ def _nucleus(sorted_probs: Tensor, top_p: float) -> Tensor:
     """Rows [n, k] in falling order with everything behind the token that crosses `top_p` set to 0."""
     if top_p >= 1.0:
         return sorted_probs
-    before = torch.zeros_like(sorted_probs)
+    # The likeliest token stays whatever `top_p`: fp32, in which they are compared, takes the smallest ones for 0.
+    before = torch.full_like(sorted_probs, -1.0)
     before[:, 1:] = sorted_probs.cumsum(-1)[:, :-1]
     return sorted_probs.masked_fill(before >= top_p, 0.0)
 

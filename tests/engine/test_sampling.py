@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.config import SamplingParams
 from engine.errors import EngineFailure
 from engine.sampling import RandomStream, draw, residual, target_probs
+from tests.engine.strategies import logit_rows, sampling_params
 
 ALMOST_ONE = math.nextafter(1.0, 0.0)
 weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1.0)), min_size=1, max_size=30).filter(any)
@@ -205,3 +206,27 @@ def test_acceptance_and_residual_together_make_p(pairs: list[tuple[float, float]
     p, q = p / p.sum(), q / q.sum()
     accepted = torch.minimum(p, q)
     torch.testing.assert_close(accepted + (1 - accepted.sum()) * residual(p, q), p)
+
+
+@given(logit_rows(), sampling_params(greedy=False), uniforms)
+def test_there_is_always_something_to_draw_and_the_likeliest_token_is_kept(
+    logits: Tensor, params: SamplingParams, u: float
+) -> None:
+    probs = target_probs(logits, params)
+    assert abs(float(probs.sum()) - 1.0) < 1e-4
+    likeliest = logits[0] == logits.max()
+    assert bool((probs[0][likeliest] > 0).any())
+    assert int((probs > 0).sum()) <= (params.top_k or logits.shape[1])
+    assert probs[0, draw(probs[0], u)] > 0
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_a_top_p_that_fp32_takes_for_zero_keeps_the_likeliest_token(top_k: int) -> None:
+    params = SamplingParams(temperature=1.0, top_p=1e-46, top_k=top_k)
+    assert target_probs(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), params).tolist() == [[0.0, 1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 8])
+def test_top_k_of_equal_logits_keeps_exactly_k(top_k: int) -> None:
+    probs = target_probs(torch.zeros(1, 8), SamplingParams(temperature=1.0, top_k=top_k))
+    assert int((probs > 0).sum()) == top_k and float(probs.sum()) == pytest.approx(1.0)
