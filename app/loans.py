@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from app.contracts import EngineLike
-from app.memory import bare, log_fault
 from engine.errors import DraftboardError, EngineFailure
+from engine.faults import bare, log_fault
 
 Work = Callable[[EngineLike], Generator[bool, None, None]]
 

@@ -18,10 +18,11 @@ from typing import Literal
 from app.contracts import EngineLike, Progress, Recorder
 from app.handles import Channel, RequestHandle
 from app.loans import Loan, LoanDesk, Work
-from app.memory import all_collected, bare, log_fault
+from app.memory import all_collected
 from app.recording import Recording
 from engine.config import GenerationRequest
 from engine.errors import DraftboardError, EngineFailure, UserError
+from engine.faults import bare, in_words, log_fault
 from engine.records import EngineInfo, Event, Finished, FinishReason
 
 CANCEL_POLL_S = 0.1
@@ -219,7 +220,7 @@ class EngineService:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - whatever loading raises belongs to the callers, not to this thread
             log_fault(_log, "The engine could not be loaded", error)
-            self._fail(EngineFailure(f"The engine could not be loaded: {_words(error)}"))
+            self._fail(EngineFailure(f"The engine could not be loaded: {in_words(error)}"))
         else:
             self._status = ServiceStatus("ready", "Ready", 1.0, engine.info)
             self._settled.set()
@@ -276,7 +277,7 @@ class EngineService:
             return
         except Exception as error:  # noqa: BLE001 - a fault in one request's checks must not end the others
             log_fault(_log, "A request could not be added", error)
-            accepted.set_exception(EngineFailure(f"The request could not be started: {_words(error)}"))
+            accepted.set_exception(EngineFailure(f"The request could not be started: {in_words(error)}"))
             return
         self._channels[channel.request_id] = channel
         self._recording.open(channel)
@@ -288,7 +289,7 @@ class EngineService:
             events = engine.step()
         except Exception as error:  # noqa: BLE001 - whatever breaks a step, its requests must hear of it and the service live on
             log_fault(_log, "An engine step failed; the engine is rebuilt", error)
-            return f"The engine failed in the middle of a step: {_words(error)}. It restarts; try again."
+            return f"The engine failed in the middle of a step: {in_words(error)}. It restarts; try again."
         for event in events:
             self._dispatch(event)
         return None
@@ -371,10 +372,6 @@ class EngineService:
             engine.close()
         except Exception as error:  # noqa: BLE001 - a broken engine may fail to close; a new one replaces it
             log_fault(_log, "The engine could not be closed", error)
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(". ")
 
 
 def _deliver_end(channel: Channel, event: Finished, error: str | None) -> None:

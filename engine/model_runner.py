@@ -68,8 +68,8 @@ def row_argmax(logits: Tensor, block: int = 256) -> Tensor:
 
 
 def _first_largest(logits: Tensor, block: int) -> Tensor:
-    """torch's argmax is not vectorised on the CPU (130 µs a row of 49152); the maximum of each block is (15 µs), and then only two
-    short searches are left.
+    """torch's argmax is not vectorised on the CPU (130 µs a row of 49152); the maximum of each block is (15 µs), and then only
+    two short searches are left.
     """
     rows, vocab = logits.shape
     whole = vocab // block * block
