@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from app.contracts import EngineLike
 from engine.errors import DraftboardError, EngineFailure
+from engine.faults import bare, log_fault
 
 Work = Callable[[EngineLike], Generator[bool, None, None]]
 
@@ -78,9 +79,9 @@ class LoanDesk:
         except StopIteration:
             self._drop(None)
         except DraftboardError as error:
-            self._drop(error)
+            self._drop(bare(error))
         except Exception as error:  # noqa: BLE001 - whatever breaks a step, who waits for the loan must hear of it
-            _log.exception("An engine step failed in lent work")
+            log_fault(_log, "An engine step failed in lent work", error)
             self._drop(EngineFailure(f"The engine failed in the middle of a step: {type(error).__name__}: {error}"))
             return False
         return True

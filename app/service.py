@@ -18,8 +18,11 @@ from typing import Literal
 from app.contracts import EngineLike, Progress, Recorder
 from app.handles import Channel, RequestHandle
 from app.loans import Loan, LoanDesk, Work
+from app.memory import all_collected
+from app.recording import Recording
 from engine.config import GenerationRequest
 from engine.errors import DraftboardError, EngineFailure, UserError
+from engine.faults import bare, in_words, log_fault
 from engine.records import EngineInfo, Event, Finished, FinishReason
 
 CANCEL_POLL_S = 0.1
@@ -67,7 +70,7 @@ class EngineService:
 
     def __init__(self, factory: Callable[[Progress], EngineLike], recorder: Recorder | None = None) -> None:
         self._factory = factory
-        self._recorder = recorder
+        self._recording = Recording(recorder)
         self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Lend | _Stop] = queue.SimpleQueue()
         self._gate = threading.Lock()  # makes "closed?" and "put into the inbox" one act
         self._closed = False
@@ -123,7 +126,7 @@ class EngineService:
         if not self._settled.wait(timeout):
             raise TimeoutError(f"The engine still loads: {self._status.message}")
         if self._load_error is not None:
-            raise self._load_error
+            raise self._load_error.with_traceback(None)
         info = self._status.info
         assert info is not None, "a settled service has an engine or an error"
         return info
@@ -190,11 +193,20 @@ class EngineService:
             while self._take_commands(engine):
                 if engine is None:
                     continue
+                broken: str | None = None
                 if not self._loans.busy and engine.has_work():
-                    engine = self._step(engine)
+                    broken = self._step(engine)
                     self._loans.rest()
                 elif self._loans.wait_s == 0.0:
-                    engine = self._advance(engine)
+                    broken = self._advance(engine)
+                if broken is not None:
+                    self._give_up(engine, broken)
+                    engine = None  # its memory is free before the next one is loaded
+                    engine = self._restart(broken)
+                if self._held and not self._loans.busy:
+                    held, self._held = self._held, []
+                    for submitted in held:
+                        self._add(engine, submitted.channel, submitted.accepted)
         finally:
             self._end(engine)
 
@@ -207,8 +219,8 @@ class EngineService:
         except DraftboardError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - whatever loading raises belongs to the callers, not to this thread
-            _log.exception("The engine could not be loaded")
-            self._fail(EngineFailure(f"The engine could not be loaded: {_words(error)}"))
+            log_fault(_log, "The engine could not be loaded", error)
+            self._fail(EngineFailure(f"The engine could not be loaded: {in_words(error)}"))
         else:
             self._status = ServiceStatus("ready", "Ready", 1.0, engine.info)
             self._settled.set()
@@ -221,7 +233,7 @@ class EngineService:
         self._status = replace(self._status, message=message, progress=min(1.0, max(0.0, fraction)))
 
     def _fail(self, error: BaseException) -> None:
-        self._load_error = error
+        self._load_error = bare(error)
         self._status = replace(self._status, state="failed", message=str(error))
         self._settled.set()
 
@@ -261,42 +273,40 @@ class EngineService:
         try:
             channel.request_id = engine.add(channel.request)
         except UserError as error:
-            accepted.set_exception(error)
+            accepted.set_exception(bare(error))
             return
         except Exception as error:  # noqa: BLE001 - a fault in one request's checks must not end the others
-            _log.exception("A request could not be added")
-            accepted.set_exception(EngineFailure(f"The request could not be started: {_words(error)}"))
+            log_fault(_log, "A request could not be added", error)
+            accepted.set_exception(EngineFailure(f"The request could not be started: {in_words(error)}"))
             return
         self._channels[channel.request_id] = channel
-        self._open_row(channel)
+        self._recording.open(channel)
         accepted.set_result(channel.request_id)
 
-    def _step(self, engine: EngineLike) -> EngineLike | None:
-        """One engine step; returns the engine to go on with."""
+    def _step(self, engine: EngineLike) -> str | None:
+        """One engine step; returns why the engine cannot go on, or None."""
         try:
             events = engine.step()
         except Exception as error:  # noqa: BLE001 - whatever breaks a step, its requests must hear of it and the service live on
-            _log.exception("An engine step failed; the engine is rebuilt")
-            return self._restart(engine, f"The engine failed in the middle of a step: {_words(error)}. It restarts; try again.")
+            log_fault(_log, "An engine step failed; the engine is rebuilt", error)
+            return f"The engine failed in the middle of a step: {in_words(error)}. It restarts; try again."
         for event in events:
             self._dispatch(event)
-        return engine
+        return None
 
-    def _advance(self, engine: EngineLike) -> EngineLike | None:
-        """One step of lent work; requests that were held back run when it rests. Returns the engine to go on with."""
-        sound = self._loans.advance(engine)
-        kept = engine if sound else self._restart(engine, "The engine restarts.")
-        if not self._loans.busy:
-            held, self._held = self._held, []
-            for submitted in held:
-                self._add(kept, submitted.channel, submitted.accepted)
-        return kept
+    def _advance(self, engine: EngineLike) -> str | None:
+        """One step of lent work; returns as `_step` does."""
+        return None if self._loans.advance(engine) else "The engine restarts."
 
-    def _restart(self, engine: EngineLike, why: str) -> EngineLike | None:
+    def _give_up(self, engine: EngineLike, why: str) -> None:
+        """Ends what ran on an engine that broke."""
         self._end_all("failed", why)
         self._loans.end_started(EngineFailure(why))
         self._close(engine)
-        restarted = self._load("Restarting the engine after a failure")
+
+    def _restart(self, why: str) -> EngineLike | None:
+        with all_collected():
+            restarted = self._load("Restarting the engine after a failure")
         if restarted is None:
             self._loans.end_all(self._load_error or EngineFailure(why))
         return restarted
@@ -307,32 +317,13 @@ class EngineService:
             return
         channel.note(event)
         if not isinstance(event, Finished):
-            self._record(channel, event)
+            self._recording.take(channel, event)
             channel.events.put(event)
             return
         # The end is told when it is stored: whoever has seen it finds the request in the store.
         del self._channels[event.request_id]
-        if not self._record(channel, event, partial(_deliver_end, channel, event)):
+        if not self._recording.take(channel, event, partial(_deliver_end, channel, event)):
             channel.events.put(event)
-
-    def _open_row(self, channel: Channel) -> None:
-        if self._recorder is None or channel.run_id is None:
-            return
-        try:
-            channel.row = self._recorder.open_request(channel.run_id, channel.request, channel.label)
-        except Exception as error:  # noqa: BLE001 - a fault of the store must not lose the person's output
-            channel.record_error = _not_saved(error)
-
-    def _record(self, channel: Channel, event: Event, written: Callable[[str | None], None] | None = None) -> bool:
-        """Gives an event to the recorder; False when there is none for this request, so that nobody will call `written`."""
-        if self._recorder is None or channel.row is None:
-            return False
-        try:
-            self._recorder.on_event(channel.row, event, written)
-        except Exception as error:  # noqa: BLE001 - a fault of the store must not lose the person's output
-            channel.row, channel.record_error = None, _not_saved(error)
-            return False
-        return True
 
     def _end_all(self, reason: FinishReason, error: str | None = None) -> None:
         info = self._status.info
@@ -372,27 +363,18 @@ class EngineService:
         try:
             for event in engine.step():
                 self._dispatch(event)
-        except Exception:  # noqa: BLE001 - on the way out the caller ends the requests anyway
-            _log.exception("The last engine step failed")
+        except Exception as error:  # noqa: BLE001 - on the way out the caller ends the requests anyway
+            log_fault(_log, "The last engine step failed", error)
 
     @staticmethod
     def _close(engine: EngineLike) -> None:
         try:
             engine.close()
-        except Exception:  # noqa: BLE001 - a broken engine may fail to close; a new one replaces it
-            _log.exception("The engine could not be closed")
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(". ")
+        except Exception as error:  # noqa: BLE001 - a broken engine may fail to close; a new one replaces it
+            log_fault(_log, "The engine could not be closed", error)
 
 
 def _deliver_end(channel: Channel, event: Finished, error: str | None) -> None:
     """Called by the recorder, from its own thread."""
     channel.record_error = error
     channel.events.put(event)
-
-
-def _not_saved(error: Exception) -> str:
-    _log.error("A request could not be recorded", exc_info=error)
-    return str(error) if isinstance(error, DraftboardError) else f"The run could not be saved: {error}"

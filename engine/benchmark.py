@@ -16,6 +16,7 @@ import torch
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.engine import Engine
 from engine.models.attention import Row
+from engine.records import RequestResult
 
 Measure = Callable[[], float]
 
@@ -66,7 +67,7 @@ def decode_rate(engine: Engine, prompts: Sequence[str], batch: int, tokens: int,
 
     def measure() -> float:
         begin = time.perf_counter()
-        engine.generate(requests)
+        _whole(engine, requests)
         return batch * tokens / (time.perf_counter() - begin)
 
     return measure
@@ -107,8 +108,11 @@ def exactness(
 
     Returns:
         One row a drafter and batch size: drafter, gamma, options, batch_size, prompts, equal, tokens, differences.
+
+    Raises:
+        EngineFailure: a request failed.
     """
-    plain = [engine.generate([replace(r, drafter=DrafterSpec("null", 0), trace=True)])[0] for r in requests]
+    plain = [_whole(engine, [replace(r, drafter=DrafterSpec("null", 0), trace=True)])[0] for r in requests]
     gaps = [[token.gap for step in result.steps for token in step.emitted] for result in plain]
     rows: list[dict[str, Any]] = []
     for spec in drafters:
@@ -117,7 +121,7 @@ def exactness(
             tokens = 0
             for begin in range(0, len(requests), batch):
                 share = [replace(r, drafter=spec, trace=False) for r in requests[begin : begin + batch]]
-                for i, result in enumerate(engine.generate(share), begin):
+                for i, result in enumerate(_whole(engine, share), begin):
                     tokens += len(result.token_ids)
                     difference = first_difference(i, plain[i].token_ids, result.token_ids, gaps[i])
                     if difference is not None:
@@ -135,6 +139,10 @@ def exactness(
                 }
             )
     return rows
+
+
+def _whole(engine: Engine, requests: Sequence[GenerationRequest]) -> list[RequestResult]:
+    return [result.checked() for result in engine.generate(requests)]
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:

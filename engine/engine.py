@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Batch
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from engine.config import EngineConfig, GenerationRequest
-from engine.draft import Draft
+from engine.draft import ROOT, Draft
 from engine.drafters.base import Drafter, Outcome, PromptChunk
 from engine.drafters.registry import check_options
-from engine.errors import InvalidRequestError, PromptTooLongError
+from engine.errors import EngineFailure, InvalidRequestError, PromptTooLongError
+from engine.faults import log_fault
+from engine.isolation import Fault, apart, check_draft, fault_of
 from engine.loading import Parts, load_parts
+from engine.model_runner import ModelRunner
 from engine.models.attention import Row
 from engine.output import OutputStream
 from engine.records import (
@@ -39,6 +44,7 @@ from engine.trace import Scores, score_rows, step_record
 from engine.verify import Verdict, verify_greedy
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class _Scored(NamedTuple):
@@ -72,7 +78,9 @@ class Engine:
         self.target = self._parts.target
         self._drafters: dict[str, Drafter] = self._parts.drafters
         self.tokenizer = self._parts.tokenizer
-        self.scheduler = Scheduler(self.target.pool, config.max_batch_size, config.max_step_tokens, self._give_up_kv)
+        # Not a method of the engine: a cycle would keep its memory until somebody looks for garbage.
+        give_up_kv = partial(_give_up_kv, self.target)
+        self.scheduler = Scheduler(self.target.pool, config.max_batch_size, config.max_step_tokens, give_up_kv)
         self._sequences: dict[str, Sequence] = {}
         self._ids = itertools.count(1)
         self._news: list[Event] = []
@@ -81,7 +89,7 @@ class Engine:
         """Queue a request; returns its id.
 
         Raises:
-            InvalidRequestError: an unknown or unavailable drafter, or an option out of range.
+            InvalidRequestError: an unknown or unavailable drafter, an option out of range, a token that the model lacks.
             PromptTooLongError: the prompt does not fit the context or the KV budget.
         """
         spec = request.drafter
@@ -90,6 +98,9 @@ class Engine:
         prompt_ids = self.tokenizer.encode(request.prompt, request.chat_template)
         if not prompt_ids:
             raise InvalidRequestError("prompt", request.prompt, "a text of at least one token")
+        if max(prompt_ids) >= self.info.vocab_size:
+            has = f"tokens that the model has ({self.info.vocab_size}); its tokenizer has more"
+            raise InvalidRequestError("prompt", f"text with the token {max(prompt_ids)}", has)
         room = self._room(request, len(prompt_ids), drafter.max_nodes(spec.gamma, options))
         output = OutputStream(TextStream(self.tokenizer), request.sampling, self.tokenizer.eos_ids, room)
         sequence = Sequence(f"r{next(self._ids)}", request, prompt_ids, drafter, options, output)
@@ -162,39 +173,65 @@ class Engine:
 
     def _run(self, batch: ScheduledBatch, begin: float) -> list[Event]:
         scheduled = time.perf_counter()
-        drafts = self._propose(batch.decode)
+        faults: list[Fault] = []
+        drafts = self._propose(batch.decode, faults)
         drafted = time.perf_counter()
-        scored, chunks = self._forward(batch, drafts)
+        batch = batch._replace(decode=[sequence for sequence in batch.decode if sequence.seq_id in drafts])
+        scored, chunks = self._forward(batch, drafts) if batch.decode or batch.prefill else _Pass([], [])
         verified = time.perf_counter()
         outcomes: list[Outcome] = []
         shown: list[tuple[Sequence, list[StepRecord]]] = []
-        fresh: list[StepRecord] = []
+        fresh: list[tuple[Sequence, StepRecord]] = []
         for item in scored:
-            verdict, score = self._verify(item)
-            record = step_record(item.sequence, item.draft, verdict, score, self.tokenizer)
-            fresh.append(record)
-            shown.append((item.sequence, self._commit(item, verdict, record)))
-            if item.sequence.finish_reason is None:
-                outcomes.append(Outcome(item.sequence, item.draft, verdict, item.argmax, item.hidden))
-        seen = [chunk for chunk in chunks if chunk.sequence.finish_reason is None]
-        for drafter, prompts in _by_drafter(seen, lambda chunk: chunk.sequence.drafter):
-            drafter.observe_prompt(prompts)
-        for drafter, share in _by_drafter(outcomes, lambda outcome: outcome.sequence.drafter):
-            drafter.observe(share)
+            sequence = item.sequence
+            try:
+                verdict, score = self._verify(item)
+                record = step_record(sequence, item.draft, verdict, score, self.tokenizer)
+                shown.append((sequence, self._commit(item, verdict, record)))
+            except Exception as error:  # noqa: BLE001 - whatever one request's tokens do, the others go on
+                faults.append(fault_of(sequence, "Choosing the next tokens", error))
+                continue
+            fresh.append((sequence, record))
+            if sequence.finish_reason is None:
+                outcomes.append(Outcome(sequence, item.draft, verdict, item.argmax, item.hidden))
+        self._teach(chunks, outcomes, faults)
         end = time.perf_counter()
-        for item, record in zip(scored, fresh, strict=True):
-            record.at_ms = (end - item.sequence.submitted_at) * 1e3
+        for sequence, record in fresh:
+            record.at_ms = (end - sequence.submitted_at) * 1e3
             record.draft_ms, record.verify_ms = (drafted - scheduled) * 1e3, (verified - drafted) * 1e3
             record.commit_ms, record.other_ms = (end - verified) * 1e3, (scheduled - begin) * 1e3
             record.batch_size = len(batch.decode) + len(batch.prefill)
-        return self._report(shown, end)
+        events = self._report(shown, end)
+        for fault in faults:
+            events += self._finish(fault.sequence, "failed", fault.sentence)
+        return events
 
-    def _propose(self, sequences: list[Sequence]) -> dict[str, Draft]:
+    def _propose(self, sequences: list[Sequence], faults: list[Fault]) -> dict[str, Draft]:
+        """Drafts by sequence; none for those whose drafter failed."""
         drafts: dict[str, Draft] = {}
+        vocab_size, pool = self.info.vocab_size, self.target.pool
+
+        def propose(share: list[Sequence]) -> list[Draft]:
+            made = share[0].drafter.propose(share)
+            for sequence, draft in zip(share, made, strict=True):
+                check_draft(sequence, draft, vocab_size, pool.slots(sequence.seq_id))
+            return made
+
         for drafter, share in _by_drafter(sequences, lambda sequence: sequence.drafter):
-            for sequence, draft in zip(share, drafter.propose(share), strict=True):
-                drafts[sequence.seq_id] = draft
+            for some, made in apart(propose, share, lambda sequence: sequence, f"The drafter {drafter.name}", faults):
+                drafts.update((sequence.seq_id, draft) for sequence, draft in zip(some, made, strict=True))
         return drafts
+
+    def _teach(self, chunks: list[PromptChunk], outcomes: list[Outcome], faults: list[Fault]) -> None:
+        """Tell drafters what the target computed for sequences that go on."""
+        lost = {fault.sequence.seq_id for fault in faults}
+        seen = [c for c in chunks if c.sequence.finish_reason is None and c.sequence.seq_id not in lost]
+        for drafter, prompts in _by_drafter(seen, lambda chunk: chunk.sequence.drafter):
+            apart(drafter.observe_prompt, prompts, lambda chunk: chunk.sequence, f"The drafter {drafter.name}", faults)
+        lost = {fault.sequence.seq_id for fault in faults}
+        known = [outcome for outcome in outcomes if outcome.sequence.seq_id not in lost]
+        for drafter, share in _by_drafter(known, lambda outcome: outcome.sequence.drafter):
+            apart(drafter.observe, share, lambda outcome: outcome.sequence, f"The drafter {drafter.name}", faults)
 
     def _forward(self, batch: ScheduledBatch, drafts: dict[str, Draft]) -> _Pass:
         """The one target pass; prompt chunks that do not end the prompt give nothing to verify."""
@@ -232,11 +269,13 @@ class Engine:
     def _verify(self, item: _Scored) -> tuple[Verdict, Scores | None]:
         sampling, draft = item.sequence.sampling, item.draft
         probs = None
+        _check_finite(item.argmax, [ROOT])
         if sampling.greedy:
             verdict = verify_greedy(draft, item.argmax)
         else:
             probs = target_probs(item.logits[: draft.num_draft + 1], sampling)
             verdict = item.sequence.drafter.verify(item.sequence, draft, probs)
+        _check_finite(item.argmax, verdict.path)
         return verdict, score_rows(draft, verdict, item.logits, probs) if item.sequence.request.trace else None
 
     def _commit(self, item: _Scored, verdict: Verdict, record: StepRecord) -> list[StepRecord]:
@@ -262,12 +301,16 @@ class Engine:
                 events += self._finish(sequence, sequence.finish_reason)
         return events
 
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> list[Event]:
+    def _finish(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> list[Event]:
         now = time.perf_counter()
-        events = _show(sequence, sequence.output.end(reason))
+        events: list[Event] = []
+        try:
+            events += _show(sequence, sequence.output.end(reason))
+        except Exception as fault:  # noqa: BLE001 - a text that broke the request may break its end too; what was shown stays
+            log_fault(_log, f"The text of the request {sequence.seq_id} could not be ended", fault)
         self.scheduler.remove(sequence)
         self.target.close(sequence.seq_id)
-        sequence.drafter.finish(sequence.seq_id)
+        _forget(sequence, sequence.drafter.finish)
         del self._sequences[sequence.seq_id]
         timings, output = sequence.timings(now), sequence.output
         result = RequestResult(
@@ -281,12 +324,32 @@ class Engine:
             sequence.metrics.snapshot(timings),
             timings,
             sequence.steps,
+            error,
         )
         return [*events, Finished(sequence.seq_id, result)]
 
-    def _give_up_kv(self, sequence: Sequence) -> None:
-        self.target.close(sequence.seq_id)
-        sequence.drafter.release(sequence.seq_id)
+
+def _give_up_kv(target: ModelRunner, sequence: Sequence) -> None:
+    target.close(sequence.seq_id)
+    _forget(sequence, sequence.drafter.release)
+
+
+def _forget(sequence: Sequence, forget: Callable[[str], None]) -> None:
+    """Whatever its drafter does: others must not suffer from it."""
+    try:
+        forget(sequence.seq_id)
+    except Exception as error:  # noqa: BLE001 - see above
+        log_fault(_log, f"The drafter {sequence.drafter.name} could not forget the request {sequence.seq_id}", error)
+
+
+def _check_finite(argmax: list[int], nodes: list[int]) -> None:
+    """Raises:
+    EngineFailure: the target has no best token after one of these nodes (see `model_runner.row_argmax`).
+    """
+    if any(argmax[node + 1] < 0 for node in nodes):
+        raise EngineFailure(
+            "The model's logits are not finite (NaN or infinity): weights are damaged, or numbers are too large for its dtype."
+        )
 
 
 def _show(sequence: Sequence, records: list[StepRecord]) -> list[Event]:

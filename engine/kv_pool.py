@@ -32,6 +32,7 @@ class KVPool:
         self._free_lanes = list(range(num_lanes))
         self._lanes: dict[str, int] = {}
         self._blocks: dict[str, int] = {}
+        self._most: dict[str, int] = {}  # blocks that a sequence held at once
         self._used = 0
 
     @property
@@ -60,6 +61,10 @@ class KVPool:
         """Tokens that the sequence's blocks can hold."""
         return self._blocks[seq_id] * self.block_size
 
+    def reached(self, seq_id: str) -> int:
+        """Slots of its lane that the sequence may have written, rejected drafts included."""
+        return self._most[seq_id] * self.block_size
+
     def block_table(self, seq_id: str) -> range:
         """Physical blocks of a sequence in order.
 
@@ -74,7 +79,7 @@ class KVPool:
         if not self._free_lanes:
             return False
         self._lanes[seq_id] = heapq.heappop(self._free_lanes)
-        self._blocks[seq_id] = 0
+        self._blocks[seq_id] = self._most[seq_id] = 0
         return True
 
     def reserve(self, seq_id: str, num_tokens: int) -> bool:
@@ -84,6 +89,7 @@ class KVPool:
             return False
         if need > 0:
             self._blocks[seq_id] += need
+            self._most[seq_id] = max(self._most[seq_id], self._blocks[seq_id])
             self._used += need
         return True
 
@@ -98,6 +104,7 @@ class KVPool:
         """Give back the lane and all blocks; returns the lane."""
         lane = self._lanes.pop(seq_id)
         self._used -= self._blocks.pop(seq_id)
+        del self._most[seq_id]
         heapq.heappush(self._free_lanes, lane)
         return lane
 

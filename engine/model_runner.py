@@ -16,7 +16,7 @@ from engine.pooled_cache import PooledCache, in_order
 class RowsOutput(NamedTuple):
     """Attributes:
     logits: for each row [last n tokens asked for, vocab], in the order the rows were given; valid until the next pass.
-    argmax: for each row the most likely token at each of those places.
+    argmax: for each row the most likely token at each of those places, −1 where the logits are not finite (see `row_argmax`).
     hidden: for each captured layer, for each row [its tokens, hidden].
     """
 
@@ -59,10 +59,17 @@ class ModelRunner(PooledCache):
 
 
 def row_argmax(logits: Tensor, block: int = 256) -> Tensor:
-    """Index of the first largest entry of each row of [rows, vocab].
+    """Index of the first largest entry of each row of [rows, vocab]; −1 where that is no finite number.
 
-    torch's argmax is not vectorised on the CPU (130 µs a row of 49152); the maximum of each block is (15 µs), and then only two
-    short searches are left.
+    NaN counts as larger than everything, so a row that holds one, or infinity, or nothing but −infinity has no best token.
+    """
+    best = _first_largest(logits, block)
+    return best.masked_fill_(~logits.gather(1, best[:, None])[:, 0].isfinite(), -1)
+
+
+def _first_largest(logits: Tensor, block: int) -> Tensor:
+    """torch's argmax is not vectorised on the CPU (130 µs a row of 49152); the maximum of each block is (15 µs), and then only
+    two short searches are left.
     """
     rows, vocab = logits.shape
     whole = vocab // block * block
@@ -75,4 +82,5 @@ def row_argmax(logits: Tensor, block: int = 256) -> Tensor:
     if whole == vocab:
         return best
     tail = logits[:, whole:].argmax(-1) + whole
-    return torch.where(logits[place, tail] > logits[place, best], tail, best)
+    value = logits[place, tail]
+    return torch.where((value > logits[place, best]) | value.isnan(), tail, best)

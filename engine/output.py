@@ -51,6 +51,14 @@ class OutputStream:
     def push(self, record: StepRecord) -> list[StepRecord]:
         """Take a step's emitted tokens, fill in their texts, cut where the run ends; returns the records that may be shown."""
         assert self.finish_reason is None, "nothing may follow the end"
+        before = self.text, self._count
+        try:
+            return self._push(record)
+        except Exception:
+            self.text, self._count = before  # of a step that failed nothing is shown
+            raise
+
+    def _push(self, record: StepRecord) -> list[StepRecord]:
         starts: list[int] = []
         for i, token in enumerate(record.emitted):
             starts.append(len(self.text))

@@ -57,7 +57,8 @@ class PooledCache:
     def close(self, seq_id: str) -> None:
         """Give back a sequence's lane, blocks and memory; nothing happens when it holds none."""
         if self.pool.holds(seq_id):
-            self.cache.release(self.pool.close(seq_id))
+            written = self.pool.reached(seq_id)
+            self.cache.release(self.pool.close(seq_id), written)
 
 
 def in_order(parts: Sequence[T], order: Sequence[int]) -> list[T]:

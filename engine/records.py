@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from engine.config import GenerationRequest
+from engine.errors import EngineFailure
 
 
 class Fate(StrEnum):
@@ -146,7 +147,12 @@ class Timings:
 
 @dataclass(slots=True)
 class RequestResult:
-    """A finished (or stopped) request. `metrics` holds the names that `engine.metrics` defines."""
+    """A finished (or stopped) request.
+
+    Attributes:
+        metrics: under the names that `engine.metrics` defines.
+        error: why it failed, in a sentence; None unless `finish_reason` is "failed".
+    """
 
     request_id: str
     request: GenerationRequest
@@ -159,6 +165,16 @@ class RequestResult:
     timings: Timings
     steps: list[StepRecord] = field(default_factory=list)
     error: str | None = None
+
+    def checked(self) -> RequestResult:
+        """Itself, for those who measure or learn from whole requests only.
+
+        Raises:
+            EngineFailure: the request failed.
+        """
+        if self.finish_reason == "failed":
+            raise EngineFailure(self.error or "The engine failed.")
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain JSON values (enums as their letters)."""

@@ -32,16 +32,26 @@ class RandomStream:
         seed: of the request.
         branch: which of the seed's independent streams. What a drafter draws for itself must not repeat the numbers that accept
             its drafts later: it takes another branch than the request's stream, or draws from that very stream in turn.
+
+    Attributes:
+        drawn: numbers given so far.
     """
 
-    __slots__ = ("_generator",)
+    __slots__ = ("_generator", "drawn")
 
     def __init__(self, seed: int, branch: int = 0) -> None:
         self._generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(branch,))))
+        self.drawn = 0
 
     def uniform(self) -> float:
         """The next number, in [0, 1)."""
+        self.drawn += 1
         return float(self._generator.random())
+
+    def rewind(self, drawn: int) -> None:
+        """Back to where so many numbers had been given: the same ones come again."""
+        self._generator.bit_generator.advance(drawn - self.drawn)  # type: ignore[attr-defined]
+        self.drawn = drawn
 
 
 def target_probs(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -87,7 +97,7 @@ def draw(probs: Tensor, u: float) -> int:
         A token whose probability is above 0, whatever u is.
 
     Raises:
-        EngineFailure: the distribution has no mass (all zero or not a number).
+        EngineFailure: the distribution has no mass (all zero) or is not finite.
     """
     # On the CPU in fp64 wherever the logits were made: MPS has no fp64, and one row is cheap to move.
     cumulated = probs.detach().cpu().double().cumsum(0).numpy()
@@ -96,7 +106,8 @@ def draw(probs: Tensor, u: float) -> int:
     level = min(u * total, math.nextafter(total, 0.0))
     token_id = int(np.searchsorted(cumulated, level, side="right"))
     if token_id >= len(cumulated):
-        raise EngineFailure(f"A distribution to draw from has no mass (its sum is {total:g}).")
+        what = "has no mass" if total == 0.0 else "is not finite"
+        raise EngineFailure(f"A distribution to draw from {what} (its sum is {total:g}).")
     return token_id
 
 
@@ -117,7 +128,8 @@ def _nucleus(sorted_probs: Tensor, top_p: float) -> Tensor:
     """Rows [n, k] in falling order with everything behind the token that crosses `top_p` set to 0."""
     if top_p >= 1.0:
         return sorted_probs
-    before = torch.zeros_like(sorted_probs)
+    # The likeliest token stays whatever `top_p`: fp32, in which they are compared, takes the smallest ones for 0.
+    before = torch.full_like(sorted_probs, -1.0)
     before[:, 1:] = sorted_probs.cumsum(-1)[:, :-1]
     return sorted_probs.masked_fill(before >= top_p, 0.0)
 

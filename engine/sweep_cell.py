@@ -247,12 +247,17 @@ def measure_cell(
 
 
 def _follow(events: list[Event], active: dict[str, _Active]) -> int:
-    """Note beginnings and ends; returns how many requests lost their KV."""
+    """Note beginnings and ends; returns how many requests lost their KV.
+
+    Raises:
+        EngineFailure: a request failed, so the cell has no figures.
+    """
     for event in events:
         if isinstance(event, Started):
             active[event.request_id].context = event.prompt_tokens
         elif isinstance(event, Finished):
             del active[event.request_id]
+            event.result.checked()
     return sum(isinstance(event, Preempted) for event in events)
 
 

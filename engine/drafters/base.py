@@ -52,6 +52,10 @@ class PromptChunk(NamedTuple):
 class Drafter(ABC):
     """Base of all drafters. One instance serves all sequences; state of a sequence is kept under its id.
 
+    Where `propose`, `observe_prompt` or `observe` raises, the engine calls it again for each sequence alone, to find whose fault
+    it is (see `engine.isolation`). So they change what they know of a sequence when nothing can fail any more, or in such a way
+    that a second call does no harm.
+
     Class attributes:
         name, label, summary: for people.
         lossless: False when the output may differ from the target's own.

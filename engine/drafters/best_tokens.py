@@ -6,10 +6,13 @@ waits for the slowest (beside a busy program 8 ms instead of 0.2 ms for ten rows
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
+
+from engine.errors import EngineFailure
 
 
 class Best(NamedTuple):
@@ -23,8 +26,17 @@ class Best(NamedTuple):
 
 
 def best_tokens(logits: Tensor, k: int) -> Best:
-    """The k likeliest tokens of each row of fp32 logits [rows, vocab], all of them when there are fewer."""
-    k = min(k, logits.shape[-1])
+    """The k likeliest tokens of each row of fp32 logits [rows, vocab], all of them when there are fewer.
+
+    Raises:
+        EngineFailure: the logits are not finite.
+    """
+    best = _best_tokens(logits, min(k, logits.shape[-1]))
+    _check(all(math.isfinite(row[0]) for row in best.log_probs))
+    return best
+
+
+def _best_tokens(logits: Tensor, k: int) -> Best:
     if logits.device.type != "cpu":
         top = logits.topk(k, dim=-1)
         return Best(top.indices.tolist(), (top.values - logits.logsumexp(-1, keepdim=True)).tolist())
@@ -40,5 +52,17 @@ def best_tokens(logits: Tensor, k: int) -> Best:
 
 
 def best_of_each(logits: Tensor) -> list[int]:
-    """The first likeliest token of each row of fp32 logits [rows, vocab]."""
-    return list((logits.numpy() if logits.device.type == "cpu" else logits).argmax(-1).tolist())
+    """The first likeliest token of each row of fp32 logits [rows, vocab].
+
+    Raises:
+        EngineFailure: the logits are not finite.
+    """
+    best: list[int] = (logits.numpy() if logits.device.type == "cpu" else logits).argmax(-1).tolist()
+    # NaN counts as the largest, in numpy and in torch.
+    _check(all(math.isfinite(float(logits[row, token])) for row, token in enumerate(best)))
+    return best
+
+
+def _check(finite: bool) -> None:
+    if not finite:
+        raise EngineFailure("Its logits are not finite (NaN or infinity).")

@@ -35,11 +35,12 @@ class ContextVocabulary(DraftVocabulary):
     def follow(self, token_ids: Batch[int]) -> None:
         """Take in what the sequence [tokens] has grown by."""
         outside = [token for token in token_ids[self._read :] if not self._own.covers(token)]
-        self._read = len(token_ids)
         fresh = [token for token in dict.fromkeys(outside) if token not in self._context][-MOST:]
         if not fresh:
+            self._read = len(token_ids)
             return
         rows = self._source.rows(fresh)
+        self._read = len(token_ids)
         self._rows = rows if self._rows is None else torch.cat([self._rows, rows])
         self._context += fresh
         if len(self._context) > MOST:

@@ -73,7 +73,10 @@ class DraftModelDrafter(PooledDrafter):
         return self._reserve(sequence, len(sequence.token_ids) + sequence.draft_depth)
 
     def _catch_up(self, sequences: list[Sequence]) -> list[Tensor]:
-        """Feed what the draft model has not seen, in chunks; returns logits [1, rows] after the last token of each."""
+        """Feed what the draft model has not seen, in chunks; returns logits [1, rows] after the last token of each.
+
+        The last chunk counts as fed when the draft is made.
+        """
         while True:
             rows = [self._missing(sequence) for sequence in sequences]
             behind = [row for row, s in zip(rows, sequences, strict=True) if row.end < len(s.token_ids)]
@@ -83,8 +86,6 @@ class DraftModelDrafter(PooledDrafter):
             for row, sequence in zip(rows, sequences, strict=True):
                 if row.end < len(sequence.token_ids):
                     self._computed[sequence.seq_id] = row.end
-        for sequence in sequences:
-            self._computed[sequence.seq_id] = len(sequence.token_ids)
         return self._logits(sequences, rows)
 
     def _missing(self, sequence: Sequence) -> Row:
@@ -116,9 +117,11 @@ class DraftModelDrafter(PooledDrafter):
             if not active:
                 break
             logits = self._logits([chain.sequence for chain in active], [self._next_row(chain) for chain in active])
+        drafts = [chain.draft() for chain in chains]
         for chain in chains:
+            self._computed[chain.sequence.seq_id] = len(chain.sequence.token_ids)
             self._fed[chain.sequence.seq_id] = len(chain.tokens) - 1
-        return [chain.draft() for chain in chains]
+        return drafts
 
     def _vocabulary_of(self, sequence: Sequence) -> DraftVocabulary:
         if sequence.seq_id not in self._vocabularies:

@@ -87,18 +87,24 @@ class EagleDrafter(PooledDrafter):
         mine = [chunk for chunk in chunks if self._expects(chunk)]
         if not mine:
             return
-        self._add([chunk.sequence for chunk in mine], [chunk.hidden for chunk in mine])
+        fused = self._fused([chunk.hidden for chunk in mine])
         rows: list[HeadRow] = []
-        for chunk in mine:
+        held: list[tuple[_State, Tensor]] = []
+        for chunk, g in zip(mine, fused, strict=True):
             sequence = chunk.sequence
             state = self._states[sequence.seq_id]
-            if not self._runner.pool.reserve(sequence.seq_id, state.known):
+            waiting = torch.cat([state.waiting, g])
+            if not self._runner.pool.reserve(sequence.seq_id, state.fed + len(waiting)):
                 self.release(sequence.seq_id)
-            elif len(state.waiting) > 1:
+                continue
+            held.append((state, waiting))
+            if len(waiting) > 1:
                 # The last one waits for `propose`, which wants its output.
-                rows.append(self._true_row(sequence, state.known - 1, 0))
+                rows.append(self._true_row(sequence, state.fed, waiting[:-1], 0))
         if rows:
             self._runner.forward(rows)
+        for state, waiting in held:
+            state.fed, state.waiting = state.fed + len(waiting) - 1, waiting[-1:]
 
     def _expects(self, chunk: PromptChunk) -> bool:
         """Whether the chunk goes on where the sequence's features end; a first chunk opens a lane."""
@@ -108,20 +114,14 @@ class EagleDrafter(PooledDrafter):
             self._states[seq_id] = _State(0, waiting, vocabulary_of_sequence(self._vocabulary, self._context))
         return seq_id in self._states and self._states[seq_id].known == chunk.start
 
-    def _add(self, sequences: Batch[Sequence], hidden: Batch[tuple[Tensor, ...]]) -> None:
-        """Fuse new features [n, hidden] a layer of each sequence, all in one product."""
-        fused = self._runner.head.fuse([torch.cat(layer) for layer in zip(*hidden, strict=True)])
-        for sequence, g in zip(sequences, fused.split([len(states[0]) for states in hidden]), strict=True):
-            state = self._states[sequence.seq_id]
-            state.waiting = torch.cat([state.waiting, g])
+    def _fused(self, hidden: Batch[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """New features [n, hidden] a layer of each sequence, fused, all in one product."""
+        fused: Tensor = self._runner.head.fuse([torch.cat(layer) for layer in zip(*hidden, strict=True)])
+        return fused.split([len(states[0]) for states in hidden])
 
-    def _true_row(self, sequence: Sequence, end: int, outputs: int) -> HeadRow:
-        """Slots up to `end` that are not fed yet, which counts as done."""
-        state = self._states[sequence.seq_id]
-        begin, count = state.fed, end - state.fed
-        row = Row(self._runner.pool.lane(sequence.seq_id), begin, sequence.token_ids[begin + 1 : end + 1])
-        g, state.waiting = state.waiting[:count], state.waiting[count:]
-        state.fed = end
+    def _true_row(self, sequence: Sequence, begin: int, g: Tensor, outputs: int) -> HeadRow:
+        """The slots from `begin` on that are fed the fused features g [slots, hidden]."""
+        row = Row(self._runner.pool.lane(sequence.seq_id), begin, sequence.token_ids[begin + 1 : begin + 1 + len(g)])
         return HeadRow(row, g, outputs)
 
     def _make_room(self, sequence: Sequence) -> bool:
@@ -134,7 +134,8 @@ class EagleDrafter(PooledDrafter):
         return self._reserve(sequence, len(sequence.token_ids) - 1 + behind)
 
     def _draft(self, sequences: list[Sequence]) -> list[Draft]:
-        rows = [self._true_row(sequence, len(sequence.token_ids) - 1, 1) for sequence in sequences]
+        states = [self._states[sequence.seq_id] for sequence in sequences]
+        rows = [self._true_row(s, state.fed, state.waiting, 1) for s, state in zip(sequences, states, strict=True)]
         roots = {sequence.seq_id: row.g[-1] for sequence, row in zip(sequences, rows, strict=True)}
         growing = [(sequence, self._begin(sequence)) for sequence in sequences]
         active = growing
@@ -149,7 +150,10 @@ class EagleDrafter(PooledDrafter):
             if not active:
                 break
             rows = [self._next_row(sequence, draft, roots[sequence.seq_id]) for sequence, draft in active]
-        return [draft.draft() for _, draft in growing]
+        drafts = [draft.draft() for _, draft in growing]
+        for state in states:
+            state.fed, state.waiting = state.known, state.waiting[:0]
+        return drafts
 
     def _begin(self, sequence: Sequence) -> EagleChain | GrowingTree:
         vocabulary = self._states[sequence.seq_id].vocabulary
@@ -178,7 +182,9 @@ class EagleDrafter(PooledDrafter):
                 fresh.append((sequence, tuple(states[places] for states in outcome.hidden)))
             self._runner.pool.trim(sequence.seq_id, state.fed)
         if fresh:
-            self._add([sequence for sequence, _ in fresh], [hidden for _, hidden in fresh])
+            for (sequence, _), g in zip(fresh, self._fused([hidden for _, hidden in fresh]), strict=True):
+                state = self._states[sequence.seq_id]
+                state.waiting = torch.cat([state.waiting, g])
 
     def release(self, seq_id: str) -> None:
         self._states.pop(seq_id, None)

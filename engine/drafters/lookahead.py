@@ -46,7 +46,7 @@ class _State:
     pool: NgramPool
     window: list[list[int]]
     eos: frozenset[int]
-    nodes: list[int] = field(default_factory=list)  # draft indices of the deepest window row in the last draft
+    nodes: list[int] = field(default_factory=list)  # draft indices of the last draft's deepest window row, until observed
 
 
 class LookaheadDrafter(Drafter):
@@ -120,7 +120,10 @@ class LookaheadDrafter(Drafter):
             state = self._states[outcome.sequence.seq_id]
             if not state.nodes:
                 continue
-            fresh = [outcome.argmax[node + 1] for node in state.nodes]
+            # Where the target gave no finite logits the guess stays as it was.
+            held = outcome.draft.token_ids
+            fresh = [best if (best := outcome.argmax[node + 1]) >= 0 else held[node] for node in state.nodes]
+            state.nodes = []
             if len(state.window) < outcome.sequence.options["ngram"] - 1:
                 state.window.append(fresh)
                 continue

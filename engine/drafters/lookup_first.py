@@ -54,9 +54,11 @@ class LookupFirst(Drafter):
         rest = [s for s, draft in zip(sequences, found, strict=True) if not draft.num_nodes]
         for sequence in rest:
             sequence.draft_cap = sequence.options["model_gamma"]
-        drafts = iter(self._model.propose(rest))
-        for sequence in rest:
-            sequence.draft_cap = None
+        try:
+            drafts = iter(self._model.propose(rest))
+        finally:
+            for sequence in rest:
+                sequence.draft_cap = None
         return [draft if draft.num_nodes else next(drafts) for draft in found]
 
     def observe_prompt(self, chunks: Batch[PromptChunk]) -> None:

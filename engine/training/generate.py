@@ -79,6 +79,7 @@ def generate_texts(engine: Engine, settings: GenerateSettings, folder: Path, pro
 
     Raises:
         InvalidRequestError: the folder holds shards of other settings.
+        EngineFailure: an answer failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokens, number = _begin(folder, engine.info.model_hash, settings)
@@ -128,7 +129,7 @@ class _Shard:
                     self._running[self._engine.add(request)] = (order, starter)
             for event in self._engine.step():
                 if isinstance(event, Finished):
-                    more = self._finish(event.result, *self._running.pop(event.request_id)) or more
+                    more = self._finish(event.result.checked(), *self._running.pop(event.request_id)) or more
         return sorted(self._answers, key=lambda answer: answer.order)
 
     def opening_request(self, order: _Order, begin: str) -> GenerationRequest:

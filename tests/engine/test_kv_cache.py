@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kv_cache import KVCache
+from engine.kv_cache import KVArena, KVCache
+from engine.models.fused.kv_blocks import PanelCache
 from tests.engine.stubs import tiny_spec
 
 CPU = torch.device("cpu")
@@ -108,7 +109,7 @@ def test_closing_a_lane_gives_its_memory_back_and_leaves_its_neighbours(lane: in
     cache.data.fill_(1.0)
     full = lane_pages(cache, lane)
     assert full == 2 * 2 * 2 * 1024 * 8 * 4 // mmap.PAGESIZE
-    cache.release(lane)
+    cache.release(lane, 1024)
     assert lane_pages(cache, lane) == 0
     assert [lane_pages(cache, other) for other in range(3) if other != lane] == [full, full]
     assert not cache.data[:, :, lane].any(), "the next sequence of this lane finds zeros"
@@ -122,7 +123,7 @@ def test_memory_of_rejected_drafts_behind_the_kept_tokens_goes_back_too() -> Non
     for layer in range(2):
         cache.write(layer, rows_of(cache, 1, slots), torch.ones(1000, 2, 8), torch.ones(1000, 2, 8))
     assert lane_pages(cache, 1) > 0
-    cache.release(1)
+    cache.release(1, 1000)
     assert lane_pages(cache, 1) == 0
 
 
@@ -133,6 +134,23 @@ def test_a_lane_that_shares_pages_with_its_neighbours_gives_back_only_its_own() 
     assert size % mmap.PAGESIZE, "the case is about lanes that do not end at a page"
     cache.data.fill_(1.0)
     assert lane_pages(cache, 1) > 0
-    cache.release(1)
+    cache.release(1, 64 * 5)
     assert bool((cache.data[:, :, [0, 2]] == 1.0).all())
     assert lane_pages(cache, 1) == 0
+    assert not cache.data[:, :, 1].any(), "the next sequence of this lane finds zeros"
+
+
+@pytest.mark.parametrize("layout", [KVCache, PanelCache])
+def test_a_closed_lane_reads_as_zeros_where_pages_cannot_go_back(monkeypatch: pytest.MonkeyPatch, layout: type[KVArena]) -> None:
+    monkeypatch.setattr(sys, "platform", "other")
+    spec = tiny_spec(head_dim=32)
+    cache = PanelCache(spec, 3, 128) if layout is PanelCache else KVCache(spec, 3, 128, torch.float32, CPU)
+    cache.data.fill_(torch.nan)
+    # Of a longer lane only what was written is touched: the rest would become real memory.
+    cache.release(1, 50)
+    if isinstance(cache, PanelCache):
+        assert not cache.keys(1).flatten(2, 3)[:, :, :64].any() and not cache.values(1).flatten(2, 4)[:, :, :64].any()
+    else:
+        assert not cache.data[:, :, 1, :, :64].any()
+    assert int(cache.data[:, :, 1].isnan().sum()) == cache.data[:, :, 1].numel() // 2
+    assert bool(cache.data[:, :, [0, 2]].isnan().all())

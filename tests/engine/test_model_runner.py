@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -170,6 +171,22 @@ def test_the_fast_argmax_is_the_first_largest_entry(rows: int, vocab: int, block
     # Few distinct values, so ties are everywhere.
     logits = torch.randint(0, 6, (rows, vocab), generator=torch.Generator().manual_seed(seed)).float()
     assert row_argmax(logits, block).tolist() == [first_largest(row) for row in logits]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 3000), st.sampled_from([math.nan, math.inf]), st.integers(0, 2**31))
+def test_a_row_with_a_number_that_is_not_finite_has_no_best_token(rows: int, vocab: int, odd: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, vocab, generator=generator)
+    bad, place = seed % rows, int(torch.randint(0, vocab, (1,), generator=generator))
+    logits[bad, place] = odd
+    expected = [-1 if row == bad else first_largest(logits[row]) for row in range(rows)]
+    assert row_argmax(logits, 64).tolist() == expected
+
+
+def test_tokens_of_probability_zero_are_no_fault_and_a_row_of_nothing_else_is() -> None:
+    logits = torch.tensor([[-math.inf, 1.0, 0.0], [-math.inf] * 3])
+    assert row_argmax(logits).tolist() == [1, -1]
 
 
 def first_largest(row: Tensor) -> int:

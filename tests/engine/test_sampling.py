@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.config import SamplingParams
 from engine.errors import EngineFailure
 from engine.sampling import RandomStream, draw, residual, target_probs
+from tests.engine.strategies import logit_rows, sampling_params
 
 ALMOST_ONE = math.nextafter(1.0, 0.0)
 weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1.0)), min_size=1, max_size=30).filter(any)
@@ -181,9 +182,9 @@ def test_a_rare_token_behind_a_sure_one_can_be_drawn() -> None:
     assert draw(torch.tensor([1.0, 1e-9]), 1 - 5e-9) == 0
 
 
-@pytest.mark.parametrize("values", [[0.0, 0.0], [float("nan"), 1.0]])
-def test_a_distribution_without_mass_is_refused(values: list[float]) -> None:
-    with pytest.raises(EngineFailure, match="no mass"):
+@pytest.mark.parametrize(("values", "words"), [([0.0, 0.0], "has no mass"), ([math.nan, 1.0], "is not finite")])
+def test_a_distribution_that_nothing_can_be_drawn_from_is_refused(values: list[float], words: str) -> None:
+    with pytest.raises(EngineFailure, match=words):
         draw(torch.tensor(values), 0.5)
 
 
@@ -205,3 +206,27 @@ def test_acceptance_and_residual_together_make_p(pairs: list[tuple[float, float]
     p, q = p / p.sum(), q / q.sum()
     accepted = torch.minimum(p, q)
     torch.testing.assert_close(accepted + (1 - accepted.sum()) * residual(p, q), p)
+
+
+@given(logit_rows(), sampling_params(greedy=False), uniforms)
+def test_there_is_always_something_to_draw_and_the_likeliest_token_is_kept(
+    logits: Tensor, params: SamplingParams, u: float
+) -> None:
+    probs = target_probs(logits, params)
+    assert abs(float(probs.sum()) - 1.0) < 1e-4
+    likeliest = logits[0] == logits.max()
+    assert bool((probs[0][likeliest] > 0).any())
+    assert int((probs > 0).sum()) <= (params.top_k or logits.shape[1])
+    assert probs[0, draw(probs[0], u)] > 0
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_a_top_p_that_fp32_takes_for_zero_keeps_the_likeliest_token(top_k: int) -> None:
+    params = SamplingParams(temperature=1.0, top_p=1e-46, top_k=top_k)
+    assert target_probs(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), params).tolist() == [[0.0, 1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 8])
+def test_top_k_of_equal_logits_keeps_exactly_k(top_k: int) -> None:
+    probs = target_probs(torch.zeros(1, 8), SamplingParams(temperature=1.0, top_k=top_k))
+    assert int((probs > 0).sum()) == top_k and float(probs.sum()) == pytest.approx(1.0)

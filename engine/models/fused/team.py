@@ -66,9 +66,12 @@ class Team:
             self._shared.states.reshape(helpers, _WORDS)[:, 0] = 2 * self._ticket
             for bell in self._shared.bells:
                 bell.release()
-        function(*args, 0)
-        if helpers:
-            _dismiss(self._shared.states, helpers, self._ticket)
+        try:
+            function(*args, 0)
+        finally:  # also when Ctrl-C comes in between: helpers must not go on with what the caller then frees
+            if helpers:
+                _dismiss(self._shared.states, helpers, self._ticket)
+                self._shared.job = None
 
 
 class _Shared:
@@ -101,3 +104,4 @@ def _help(shared: _Shared, helper: int) -> None:
                 function(*args, helper + 1)
             finally:
                 _part(shared.states, helper, ticket)
+        del job, function, args  # asleep, a helper must not hold the weights of the last pass

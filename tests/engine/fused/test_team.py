@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
+import weakref
+
+import pytest
 
 from engine.models.fused.team import Team
 
 
-def helpers() -> int:
-    return sum(thread.name.startswith("pass-") for thread in threading.enumerate())
+def make_team(threads: int) -> tuple[Team, list[threading.Thread]]:
+    """A team and its helpers; those of teams of other tests may end at any time."""
+    before = set(threading.enumerate())
+    team = Team(threads)
+    return team, [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("pass-")]
 
 
 def test_every_thread_of_a_team_can_take_part() -> None:
@@ -72,12 +77,43 @@ def test_a_failing_helper_does_not_hang_the_caller() -> None:
 
 
 def test_helpers_end_with_their_team() -> None:
-    before = helpers()
-    team = Team(4)
-    assert helpers() == before + 3
+    team, helpers = make_team(4)
+    assert len(helpers) == 3 and all(helper.is_alive() for helper in helpers)
     del team
-    gc.collect()
+    for helper in helpers:
+        helper.join(10)
+    assert not any(helper.is_alive() for helper in helpers)
+
+
+def test_a_team_at_rest_holds_nothing_of_its_last_pass() -> None:
+    class Weights:
+        pass
+
+    team, helpers = make_team(3)
+    everybody = threading.Barrier(3, timeout=20)
+    weights = Weights()
+    held = weakref.ref(weights)
+    team.run(lambda weights, thread: everybody.wait(), weights)
+    del weights
     deadline = time.monotonic() + 10
-    while helpers() > before and time.monotonic() < deadline:
+    while held() is not None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert helpers() == before
+    assert held() is None and all(helper.is_alive() for helper in helpers)
+
+
+def test_a_pass_that_is_broken_off_leaves_no_helper_within_it() -> None:
+    team, _ = make_team(2)
+    entered, left = threading.Event(), threading.Event()
+
+    def part(thread: int) -> None:
+        if thread:
+            entered.set()
+            time.sleep(0.2)
+            left.set()
+            return
+        entered.wait(20)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        team.run(part)
+    assert left.is_set()
