@@ -1,4 +1,7 @@
-"""Greedy output of every drafter equals plain decoding, alone and in a batch, with and without preemption (tiny model, fp32)."""
+"""Greedy output of every drafter equals plain decoding, alone and in a batch, with and without preemption (tiny models).
+
+Once with torch's plain operations in fp32 and once with the compiled kernels.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +53,21 @@ def request(prompt: str, spec: DrafterSpec | None = None, tokens: int = 40, **sa
     return GenerationRequest(prompt, drafter=spec or DrafterSpec("null", 0), sampling=params)
 
 
-@pytest.fixture(scope="module")
-def config(tiny_folder: TinyFolder, tiny_head: TinyFolder) -> EngineConfig:
+# Heads of 16 are torch's alone; heads of 32 are what the compiled pass takes, in the class of this process (see kernel_classes).
+SHAPES: dict[str, tuple[str, dict[str, int]]] = {"fp32": ("fp32", {}), "compiled": ("auto", {"heads": 2, "kv_heads": 1})}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def config(request: pytest.FixtureRequest, tiny_folder: TinyFolder, tiny_head: TinyFolder) -> EngineConfig:
     """A target of 3 layers with a weaker draft model of the same tokenizer, and with drafting heads that are half right."""
-    target = tiny_folder(seed=1, layers=3)
+    dtype, shape = SHAPES[request.param]
+    target = tiny_folder(seed=1, layers=3, **shape)
     return EngineConfig(
         model=str(target),
-        draft_model=str(tiny_folder(seed=1, layers=3, noise=0.1)),
+        draft_model=str(tiny_folder(seed=1, layers=3, noise=0.1, **shape)),
         eagle=str(tiny_head("eagle3", target)),
         medusa=str(tiny_head("medusa", target)),
-        dtype="fp32",
+        dtype=dtype,
         threads=1,
         max_batch_size=16,
     )
