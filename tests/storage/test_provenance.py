@@ -12,7 +12,7 @@ import orjson
 import psutil
 
 from storage.provenance import git_sha, provenance
-from tests.fakes import INFO
+from tests.fake_facts import INFO
 
 ROOT = Path(__file__).resolve().parents[2]
 
