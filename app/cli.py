@@ -20,7 +20,7 @@ from app.generate_cli import INTERRUPTED, generate
 from app.runs_cli import runs_app
 from app.serve_cli import serve
 from app.sweep_cli import sweep
-from engine.errors import UserError
+from engine.errors import DraftboardError, UserError
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 
@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None, make_engine: MakeEngine = real_
         return _fail(message, BAD_USAGE) if message else DONE  # a group without a command has shown its help
     except (KeyboardInterrupt, typer.Abort):
         return _fail("Stopped.", INTERRUPTED)
+    except DraftboardError as error:  # a sentence of our own: the name of its type adds nothing
+        return _fail(str(error), FAILED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader is gone (`… | head`): nothing is left to say, and nobody to say it to
         return DONE

@@ -86,6 +86,8 @@ def compare(
     else:
         Console().print(_table(document))
         console.print(_remark(document), style="dim", highlight=False, markup=False, soft_wrap=True)
+        for note in (f"{lane['label']}: {note}" for lane in document["lanes"] for note in lane["notes"]):
+            console.print(f"Note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     if document["status"] == "failed":
         raise EngineFailure(document["error"] or "The engine failed.")
     if document["status"] == "cancelled":

@@ -11,6 +11,7 @@ from app.compare_request import AGAIN, JOIN
 from app.pages.trace_json import request_metrics
 from app.render import compare_tokens
 from app.state import PLAIN_DRAFTER
+from engine.metrics import notes
 from storage.records import RunDetail, StoredRequest
 
 RESAMPLES = 2000
@@ -101,6 +102,7 @@ def _lane(run: RunDetail, place: int, label: str, measured: Sequence[Measured]) 
         "kv_bytes": peak * per_token if per_token else None,
         "ttft_ms": first.get("ttft_ms"),
         "lossless": all(one.request.lossless is not False for one in measured),
+        "notes": [note for one in metrics for note in notes(one)],
         "finished": bool(measured) and all(one.request.finish_reason in _ENDED for one in measured),
         "disturbed": sum(one.disturbed for one in measured),
         "again": sum(one.again for one in measured),

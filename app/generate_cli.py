@@ -28,6 +28,7 @@ from app.service import EngineService, RequestHandle
 from app.settings import load_settings
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.errors import EngineFailure, InvalidRequestError, UserError
+from engine.metrics import notes
 from engine.records import RequestResult, Stepped, StepRecord
 from storage.provenance import provenance
 
@@ -84,6 +85,8 @@ def generate(
         typer.echo(orjson.dumps(document(outcome), option=orjson.OPT_INDENT_2))
     else:
         console.print(summary(outcome), style="dim", highlight=False, markup=False, soft_wrap=True)
+        for note in notes(outcome.result.metrics):
+            console.print(f"Note: {note}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     if outcome.result.finish_reason == "failed":
         raise EngineFailure(outcome.result.error or "The engine failed.")
     if outcome.result.finish_reason == "cancelled":
@@ -183,7 +186,9 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "drafter": result.request.drafter.name,
         "gamma": result.request.drafter.gamma,
         "lossless": result.lossless,
+        "error": result.error,
         "metrics": result.metrics,
+        "notes": notes(result.metrics),
         "timings": asdict(result.timings),
         "steps": [_step(step) for step in result.steps],
         "run_id": outcome.run_id,

@@ -67,6 +67,8 @@ def step_json(step: StepRecord, lane: str) -> Json:
         out["b"] = step.batch_size
     if step.scratch_tokens:
         out["w"] = step.scratch_tokens
+    if step.no_draft:
+        out["nd"] = step.no_draft
     return out
 
 
@@ -91,6 +93,7 @@ def metrics_json(metrics: Mapping[str, Any]) -> Json:
         "steps": metrics["num_spec_steps"],
         "waste": _round(metrics["wasted_draft_fraction"]),
         "waste_ms": _round(metrics["wasted_draft_ms"]),
+        "nodraft": list(metrics.get("passes_without_draft", {}).items()),
         "fates": [fates[letter] for letter in "ARUI"],
         "pos": [[place["reached"], place["tested"], place["accepted"]] for place in metrics["by_position"]],
         "time": [_round(times[part]) for part in ("draft", "verify", "commit", "other")],

@@ -17,6 +17,7 @@ from app.runs_tables import printable, request_name, request_table, run_header, 
 from app.settings import load_settings
 from app.when import moment
 from engine.errors import InvalidRequestError, RunNotFoundError
+from engine.metrics import notes
 from storage.curation import KEPT_AFTER_DELETION
 from storage.export import summary_document, to_document
 from storage.filters import NEWEST_FIRST, RunFilter
@@ -98,6 +99,8 @@ def show_command(run_id: RunId, db: DbOption = None, as_json: JsonOption = False
         console.print(printable(request.text), soft_wrap=True)
         if request.error:
             console.print(printable(request.error, style="red"), soft_wrap=True)
+        for note in notes(request.metrics):
+            console.print(printable(f"Note: {note}", style="yellow"), soft_wrap=True)
 
 
 @runs_app.command("export")

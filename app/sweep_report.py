@@ -11,6 +11,7 @@ from app.cli_common import shown_number
 from app.sweep_run import StoredSweep
 from engine.cost_model import CostModel, fit, tokens_per_pass
 from engine.cost_profile import CostProfile
+from engine.metrics import notes
 from engine.records import EngineInfo
 from engine.roofline import ridge, roofline_point
 from engine.sweep_finding import crossovers, finding
@@ -127,13 +128,18 @@ def flagged(cells: Sequence[Mapping[str, Any]]) -> list[Flag]:
 
 
 def flags(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The flags as sentences."""
+    """The flags as sentences, and what cells say of passes without a draft."""
     said = {
         "reused": "Prompts were used twice within cells at batch {}; give more with --prompts.",
         "preempted": "Requests lost their KV cache at batch {}; raise --kv-budget.",
         "empty": "At batch {} some cells had no step in which all rows decoded; raise --max-tokens.",
     }
-    return [said[flag.kind].format(_join(flag.batch_sizes)) for flag in flagged(cells)]
+    sentences = [said[flag.kind].format(_join(flag.batch_sizes)) for flag in flagged(cells)]
+    return sentences + [_noted(cell, note) for cell in cells for note in notes(cell)]
+
+
+def _noted(cell: Mapping[str, Any], note: str) -> str:
+    return f"{DrafterChoice(cell['drafter'], cell['options']).label} γ={cell['gamma']} at batch {cell['batch_size']}: {note}"
 
 
 def table(cells: Sequence[Mapping[str, Any]]) -> Table:

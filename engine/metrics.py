@@ -18,6 +18,8 @@ Counts of one request:
     num_target_passes: the passes of the target that decode, the one that ends the prefill and gives the first token included;
         other prefill passes (chunks of the prompt, recomputation after preemption) are not counted.
     fates: {A, R, U, I}, how many draft tokens had each fate.
+    passes_without_draft: {reason: passes}, those for which the drafter could not draft (its KV cache was full, say); passes for
+        which it simply found nothing are not counted.
 
 Acceptance:
     draft_acceptance_rate: A / (A + R + U), from 0 to 1. It excludes the token that the target adds, and it falls with gamma
@@ -64,7 +66,7 @@ A value that cannot be known (0 / 0) is None, never 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.records import Fate, StepRecord, Timings
@@ -83,6 +85,7 @@ class MetricsAccumulator:
         self._histogram = [0] * (gamma + 1)  # [i]: speculative steps with i accepted
         self._tested = [0] * (gamma + 1)  # [d]: speculative steps with a test at depth d; [0] unused
         self._time_ms = {"draft": 0.0, "verify": 0.0, "commit": 0.0, "other": 0.0}
+        self._no_draft: dict[str, int] = {}
         self._pass_at_ms: tuple[float, float] | None = None  # end of the first pass and of the last
         self._first_token_ms: float | None = None
 
@@ -97,6 +100,8 @@ class MetricsAccumulator:
         self._time_ms["verify"] += step.verify_ms
         self._time_ms["commit"] += step.commit_ms
         self._time_ms["other"] += step.other_ms
+        if step.no_draft:
+            self._no_draft[step.no_draft] = self._no_draft.get(step.no_draft, 0) + 1
         if step.draft:
             self._add_draft(step)
 
@@ -150,6 +155,7 @@ class MetricsAccumulator:
             "tokens_per_target_pass": _ratio(self._num_output, self._num_passes),
             "alpha": _ratio(accepted, accepted + rejected) if self._chain else None,
             "fates": {fate.value: count for fate, count in self._fates.items()},
+            "passes_without_draft": dict(self._no_draft),
             "wasted_draft_fraction": wasted,
             "wasted_draft_ms": None if wasted is None else self._time_ms["draft"] * wasted,
             "by_position": self._by_position(num_steps),
@@ -203,6 +209,16 @@ def summarize(steps: Iterable[StepRecord], timings: Timings | None, gamma: int, 
     for step in steps:
         accumulator.add(step)
     return accumulator.snapshot(timings)
+
+
+def notes(metrics: Mapping[str, Any]) -> list[str]:
+    """What people must know of a request beside its figures, as sentences.
+
+    Example: "No draft in 12 of 30 passes: the KV cache of draft_model is full (512 tokens)."
+    """
+    passes = metrics.get("num_target_passes")
+    without: Mapping[str, int] = metrics.get("passes_without_draft") or {}
+    return [f"No draft in {count} of {passes} passes: {reason}." for reason, count in without.items()]
 
 
 def definitions() -> dict[str, str]:

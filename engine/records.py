@@ -105,6 +105,8 @@ class StepRecord:
             scheduling and the rest.
         batch_size: sequences in this step.
         scratch_tokens: tokens verified beside the draft (window tokens of Lookahead).
+        no_draft: why the drafter could not draft (its KV cache is full, say), as the end of a sentence; "" where it drafted, and
+            where it simply found nothing.
         scratch_ids, scratch_texts: those tokens, row by row of the window, and what each spells; empty when not traced.
         at_ms: time from submit to the end of the step.
         kv_tokens: KV slots that the request holds after the step.
@@ -122,6 +124,7 @@ class StepRecord:
     scratch_tokens: int = 0
     at_ms: float = 0.0
     kv_tokens: int = 0
+    no_draft: str = ""
     scratch_ids: list[int] = field(default_factory=list)
     scratch_texts: list[str] = field(default_factory=list)
 

@@ -34,6 +34,7 @@ class Sequence:
         submitted_at, started_at, first_token_at, last_token_at: perf_counter seconds.
         preemptions: how often its KV was taken away.
         cancelled: cancel was asked for.
+        no_draft: why its drafter cannot draft in the step under way (see `StepRecord`), "" where it can.
         draft_cap: most draft tokens on a path where a drafter has a part of it drafted by another, or None.
     """
 
@@ -55,6 +56,7 @@ class Sequence:
     last_token_at: float | None = None
     preemptions: int = 0
     cancelled: bool = False
+    no_draft: str = ""
     draft_cap: int | None = None
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ class Counts(NamedTuple):
         tested: entry i: speculative steps with a test at place i + 1.
         passes: target passes of a request.
         tokens: tokens emitted.
+        passes_without_draft: reason → passes, see `engine.metrics`.
     """
 
     fates: Mapping[str, int]
@@ -25,6 +26,7 @@ class Counts(NamedTuple):
     tested: list[int]
     passes: int
     tokens: int
+    passes_without_draft: Mapping[str, int] = {}
 
     @classmethod
     def of(cls, snapshot: Mapping[str, Any]) -> Counts:
@@ -35,6 +37,7 @@ class Counts(NamedTuple):
             [place["tested"] for place in snapshot["by_position"]],
             snapshot["num_target_passes"],
             snapshot["num_output_tokens"],
+            dict(snapshot["passes_without_draft"]),
         )
 
     def figures(self, chain: bool) -> dict[str, Any]:
@@ -53,6 +56,8 @@ class Counts(NamedTuple):
             "num_drafted": drafted,
             "num_spec_steps": steps,
             "wasted_draft_fraction": _ratio(drafted - accepted, drafted),
+            "num_target_passes": self.passes,
+            "passes_without_draft": dict(self.passes_without_draft),
             "by_position": self._by_position(steps),
         }
 
@@ -80,15 +85,18 @@ def add_up(parts: Iterable[Counts]) -> Counts:
     fates: dict[str, int] = dict.fromkeys((fate.value for fate in Fate), 0)
     histogram: list[int] = []
     tested: list[int] = []
+    without: dict[str, int] = {}
     passes = tokens = 0
     for part in parts:
+        for reason, count in part.passes_without_draft.items():
+            without[reason] = without.get(reason, 0) + count
         for fate, count in part.fates.items():
             fates[fate] = fates.get(fate, 0) + count
         histogram = _added(histogram, part.histogram)
         tested = _added(tested, part.tested)
         passes += part.passes
         tokens += part.tokens
-    return Counts(fates, histogram, tested, passes, tokens)
+    return Counts(fates, histogram, tested, passes, tokens, without)
 
 
 def _added(one: list[int], other: list[int]) -> list[int]:

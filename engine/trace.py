@@ -66,7 +66,9 @@ def step_record(sequence: Sequence, draft: Draft, verdict: Verdict, scores: Scor
             out.p, out.gap = p, gap
     index = sequence.num_steps
     sequence.num_steps += 1
-    record = StepRecord(index, sequence.token_ids[-1], drafted, emitted, scratch_tokens=draft.window)
+    root, no_draft = sequence.token_ids[-1], sequence.no_draft
+    sequence.no_draft = ""
+    record = StepRecord(index, root, drafted, emitted, scratch_tokens=draft.window, no_draft=no_draft)
     if scores is not None:
         record.scratch_ids = draft.token_ids[draft.num_draft :]
         record.scratch_texts = [tokenizer.token_text(token_id) for token_id in record.scratch_ids]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.records import DrafterInfo, DrafterOption, DrafterStorage, EngineInfo
-from tests.fakes import DRAFTERS, INFO
+from tests.fake_facts import DRAFTERS, INFO
 
 WALK = {"mean_acceptance_length": 2.4, "conditional": [0.62, 0.55, 0.5, 0.48], "steps": 900}
 CARD: dict[str, Any] = {

@@ -21,8 +21,6 @@ from engine.drafters.registry import check_options
 from engine.errors import PromptTooLongError
 from engine.metrics import summarize
 from engine.records import (
-    DrafterInfo,
-    DrafterOption,
     DraftToken,
     EmittedToken,
     EngineInfo,
@@ -38,60 +36,10 @@ from engine.records import (
     StepRecord,
     Timings,
 )
+from tests.fake_facts import INFO, PIECES, VOCAB_SIZE
 
-VOCAB_SIZE = 49152
-# Tokens as the bytes they spell: "한" in three pieces and the emoji in two, as byte-level tokenizers split them.
-PIECES: tuple[bytes, ...] = (
-    b" the", b" cat", b" sat", b"\xed", b"\x95", b"\x9c", "글".encode(), b" <b>", b"&amp;", b"\n", b"  ",
-    b"\xf0\x9f", b"\x91\x8d", b" on", b" a", b" mat", b".",
-)  # fmt: skip
-
-DRAFTERS: tuple[DrafterInfo, ...] = (
-    DrafterInfo("null", "None (plain decoding)", "Drafts nothing: the baseline.", True),
-    DrafterInfo(
-        "ngram",
-        "N-gram (prompt lookup)",
-        "Copies what followed the last words earlier in the context.",
-        True,
-        (DrafterOption("min_n", "Shortest match", 1, 1, 8), DrafterOption("max_n", "Longest match", 3, 1, 8)),
-    ),
-    DrafterInfo(
-        "lookahead",
-        "Lookahead",
-        "Collects n-grams from a Jacobi window and verifies them as a tree.",
-        True,
-        (
-            DrafterOption("window", "Window W", 5, 1, 16),
-            DrafterOption("ngram", "N-gram length N", 4, 2, 8),
-            DrafterOption("guesses", "Guesses G", 5, 1, 16),
-        ),
-    ),
-    DrafterInfo(
-        "draft_model",
-        "Draft model",
-        "A smaller model drafts, the target checks.",
-        True,
-        available=False,
-        reason="no draft model is loaded; start with --draft-model FOLDER_OR_ID",
-    ),
-)
-
-INFO = EngineInfo(
-    model="fake/model",
-    model_hash="0" * 64,
-    architecture="llama",
-    parameters=134_515_008,
-    weight_bytes=269_030_016,
-    vocab_size=VOCAB_SIZE,
-    max_model_len=8192,
-    dtype="fp32",
-    device="cpu",
-    threads=1,
-    kv_budget_bytes=1 << 30,
-    kv_bytes_per_token=46_080,
-    draft_model=None,
-    drafters=DRAFTERS,
-)
+# Why a request of `FakeScript.fail_alone` fails.
+FAULT = "The drafter ngram failed: IndexError: no such token."
 
 # A test that forgot its gate ends all the same.
 _GATE_S = 60.0
@@ -111,6 +59,9 @@ class FakeScript:
         max_batch_size: requests that run at once; the others wait.
         fail_at_step: number of the engine step (from 1) that raises RuntimeError, None for none.
         fail_prompt: a step raises RuntimeError while a prompt that holds this text runs, "" for none.
+        fail_alone, fail_lane: a request with this text in its prompt, or with this drafter, fails alone at its third step that
+            gives tokens, "" for none.
+        no_draft: why drafters draft nothing from their third step on, "" where they do.
         load_gate, load_error: what loading waits for, and what it ends with.
     """
 
@@ -123,6 +74,9 @@ class FakeScript:
     max_batch_size: int = 8
     fail_at_step: int | None = None
     fail_prompt: str = ""
+    fail_alone: str = ""
+    fail_lane: str = ""
+    no_draft: str = ""
     load_gate: threading.Event | None = None
     load_error: Exception | None = None
     info: EngineInfo = INFO
@@ -245,11 +199,17 @@ class FakeEngine:
             if not running.started:
                 running.started = True
                 events.append(Started(running.id, len(running.request.prompt.split()), running.clock_ms))
-            if running.prefill_left > 0:
+            if len(running.steps) == 2 and self._fails_alone(running.request):
+                events.append(self._finish(running, "failed", FAULT))
+            elif running.prefill_left > 0:
                 running.prefill_left -= 1
             else:
                 events.extend(self._decode(running, len(batch)))
         return events
+
+    def _fails_alone(self, request: GenerationRequest) -> bool:
+        text, lane = self.script.fail_alone, self.script.fail_lane
+        return bool(text and text in request.prompt) or request.drafter.name == lane
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[RequestResult]:
         ids = [self.add(request) for request in requests]
@@ -273,6 +233,8 @@ class FakeEngine:
     def _make_step(self, running: _Running, batch_size: int) -> tuple[StepRecord, FinishReason | None]:
         request, index = running.request, len(running.steps)
         gamma = 0 if request.drafter.name == "null" or index == 0 else request.drafter.gamma
+        no_draft = self.script.no_draft if gamma and index > 2 else ""
+        gamma = 0 if no_draft else gamma
         upcoming = running.peek(gamma + 1)
         draft, num_accepted = self._draft(running, upcoming, gamma)
         budget = request.sampling.max_tokens - len(running.token_ids)
@@ -313,6 +275,7 @@ class FakeEngine:
             other_ms=0.25,
             batch_size=batch_size,
             scratch_tokens=running.options.get("window", 0),
+            no_draft=no_draft,
         )
         if request.trace:
             guesses = [f" guess{index + column}".encode() for column in range(step.scratch_tokens)]
@@ -355,7 +318,7 @@ class FakeEngine:
         text = piece.decode(errors="replace") if running.request.trace else ""
         return DraftToken(token_id(piece), parent, fate, q=q, p=0.03125 if running.request.trace else None, text=text)
 
-    def _finish(self, running: _Running, reason: FinishReason) -> Finished:
+    def _finish(self, running: _Running, reason: FinishReason, error: str | None = None) -> Finished:
         del self._requests[running.id]
         request = running.request
         timings = Timings(queue_ms=0.0, ttft_ms=running.ttft_ms, total_ms=running.clock_ms)
@@ -370,6 +333,7 @@ class FakeEngine:
             metrics=summarize(running.steps, timings, request.drafter.gamma, chain=request.drafter.name != "lookahead"),
             timings=timings,
             steps=running.steps,
+            error=error,
         )
         return Finished(running.id, result)
 

@@ -187,7 +187,7 @@ class Playground:
 
         Returns:
             {run_id, finished: false} while it runs; at the end {run_id, finished: true, warning, main, plain}, `main` and (unless
-            off) `plain` with text, token_ids, finish_reason, lossless and metrics.
+            off) `plain` with text, token_ids, finish_reason, error, lossless, metrics and notes (why passes had no draft, say).
         """
         form = PlaygroundForm(
             prompt=prompt,

@@ -21,7 +21,7 @@ from app.service import EngineService
 from app.state import PLAIN_DRAFTER, PLAYGROUND, PlaygroundForm, plain_request
 from engine.config import GenerationRequest
 from engine.errors import DraftboardError, UserError
-from engine.metrics import MetricsAccumulator
+from engine.metrics import MetricsAccumulator, notes
 from engine.records import Event, Finished, RequestResult, Stepped
 from storage.provenance import provenance
 
@@ -257,8 +257,10 @@ class PlaygroundRun:
                 "text": result.text,
                 "token_ids": result.token_ids,
                 "finish_reason": result.finish_reason,
+                "error": result.error,
                 "lossless": result.lossless,
                 "metrics": result.metrics,
+                "notes": notes(result.metrics),
             }
         return out
 

@@ -49,6 +49,7 @@
       this.replay = el("a", { class: "db-link", hidden: true, text: t("nav.replay"), title: t("run.replay.title") });
       this.meter = el("div", { class: "db-meter", hidden: true }, el("span"));
       this.unsaved = el("p", { class: "db-unsaved", role: "alert", hidden: true });
+      this.without = el("ul", { class: "db-without", hidden: true });
       this.empty = this.emptyState();
       this.plainText = el("pre", { class: "db-plain-text" });
       this.plainHead = el("span", { class: "db-plain-head" });
@@ -63,6 +64,7 @@
           el("div", { class: "db-top" }, this.status, this.replay, this.link, D.blanksSwitch(this.stream)),
           this.meter,
           this.unsaved,
+          this.without,
           D.legend(this.stream.node),
           el("div", { class: "db-stream-box" }, this.empty, this.stream.node),
           this.plain,
@@ -182,6 +184,7 @@
       this.link.hidden = true;
       this.replay.hidden = true;
       this.unsaved.hidden = true;
+      this.without.hidden = true;
     }
 
     apply(message) {
@@ -221,7 +224,15 @@
 
     drawNumbers() {
       this.panel.drawNumbers(this.run);
+      this.drawWithout(this.run.metrics.main);
       this.describe();
+    }
+
+    /** Why the drafter could not draft in some passes: what the figures beside cannot tell. */
+    drawWithout(metrics) {
+      const reasons = metrics?.nodraft ?? [];
+      this.without.hidden = !reasons.length;
+      this.without.replaceChildren(...reasons.map(([reason, n]) => el("li", { text: t("run.nodraft", { n, passes: metrics.passes, reason }) })));
     }
 
     note(event) {

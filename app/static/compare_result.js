@@ -68,6 +68,7 @@
         if (lane.disturbed) out.push(["differs", t("compare.disturbed", { lane: place + 1 })]);
         else if (lane.again) out.push(["may", t("compare.again", { lane: place + 1 })]);
         if (!lane.finished) out.push(["may", t("compare.unfinished", { lane: place + 1 })]);
+        for (const note of lane.notes ?? []) out.push(["may", t("compare.note.lane", { lane: place + 1, note })]);
         if (!lane.lossless) out.push(["may", t("compare.lossy", { lane: place + 1 })]);
       });
       if (params.way === "together") out.push(["may", t("compare.note.together")]);

@@ -7,6 +7,7 @@
 
   const draftWords = (step, lane) => {
     const drafter = D.drafterName(lane.drafter);
+    if (step.noDraft) return t("phase.draft.why", { reason: step.noDraft });
     if (!step.drafts.length) return t(lane.drafter === "null" ? "phase.draft.plain" : "phase.draft.none");
     const values = { drafter, n: step.drafts.length, ms: D.ms(step.draftMs) };
     return t(step.tree ? "phase.draft.tree" : "phase.draft.chain", values);

@@ -72,7 +72,8 @@
       const last = step.emitted.at(-1);
       if (last && last.role !== "accepted") fates.append(el("i", { class: last.role }));
       const text = step.emitted.map((token) => token.text).join("");
-      const times = t("steps.times", { draft: D.ms(step.draftMs), verify: D.ms(step.verifyMs), other: D.ms(step.commitMs + step.otherMs) });
+      const spent = t("steps.times", { draft: D.ms(step.draftMs), verify: D.ms(step.verifyMs), other: D.ms(step.commitMs + step.otherMs) });
+      const times = step.noDraft ? `${spent} · ${t("phase.draft.why", { reason: step.noDraft })}` : spent;
       const node = el(
         "div",
         { class: "db-step", role: "listitem", "data-step": step.index, title: times },

@@ -43,9 +43,11 @@
       this.drawCells(document);
     }
 
-    drawNotes({ notes, flags, error }) {
+    drawNotes({ notes, flags, error, cells }) {
+      const reasons = (cell) => Object.entries(cell.passes_without_draft ?? {});
+      const without = cells.flatMap((cell) => reasons(cell).map(([reason, n]) => t("batch.nodraft", { cell: D.lineName(cell), batch: cell.batch_size, n, passes: cell.num_target_passes, reason })));
       const said = flags.map(({ kind, batch_sizes }) => t(`flag.${kind}`, { batches: batch_sizes.join(", ") }));
-      this.notes.replaceChildren(...[error, ...said, ...notes].filter(Boolean).map((text) => el("li", { text })));
+      this.notes.replaceChildren(...[error, ...said, ...without, ...notes].filter(Boolean).map((text) => el("li", { text })));
       this.notes.hidden = !this.notes.childElementCount;
     }
 

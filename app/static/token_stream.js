@@ -27,7 +27,7 @@
     const ms = draftMs + verifyMs + commitMs + otherMs;
     const accepted = drafts.filter((draft) => draft.fate === "A").length;
     const tree = drafts.some((draft, i) => draft.parent !== i - 1);
-    return { index: event.i, drafts, emitted, accepted, tree, draftMs, verifyMs, commitMs, otherMs, ms, batch: event.b ?? 1, window: event.w ?? 0 };
+    return { index: event.i, drafts, emitted, accepted, tree, draftMs, verifyMs, commitMs, otherMs, ms, batch: event.b ?? 1, window: event.w ?? 0, noDraft: event.nd ?? "" };
   };
 
   /** What the draw of a tested token had to stay below; null where none was drawn. */

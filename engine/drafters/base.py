@@ -92,6 +92,7 @@ class Drafter(ABC):
     def propose(self, sequences: Batch[Sequence]) -> list[Draft]:
         """Draft for each sequence (one pass per depth for all of them); `Draft.empty()` is always allowed.
 
+        Where it has none for a reason that people must know, `sequence.no_draft` says so (see `StepRecord`).
         No path may be longer than `sequence.draft_depth`. Random numbers come from `sequence.random`.
         """
 

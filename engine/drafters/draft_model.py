@@ -65,12 +65,17 @@ class DraftModelDrafter(PooledDrafter):
         self._computed: dict[str, int] = {}
         self._fed: dict[str, int] = {}
 
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Hold KV slots for the whole context and the draft; without them the sequence decodes plainly."""
-        pool, seq_id = self._runner.pool, sequence.seq_id
-        if sequence.draft_depth == 0 or (not pool.holds(seq_id) and not pool.open(seq_id)):
-            return False
-        return self._reserve(sequence, len(sequence.token_ids) + sequence.draft_depth)
+    def _obstacle(self, sequence: Sequence) -> str:
+        pool, seq_id, tokens, spec = self._runner.pool, sequence.seq_id, sequence.token_ids, self._runner.decoder.spec
+        # The last draft token is not fed.
+        if len(tokens) + sequence.draft_depth - 1 > spec.max_position_embeddings:
+            return f"the context is longer than the {spec.max_position_embeddings} positions that {self.name} has learnt"
+        unseen = tokens[self._computed.get(seq_id, 0) :]
+        if max(unseen) >= spec.vocab_size:
+            unknown = next(token for token in unseen if token >= spec.vocab_size)
+            return f"the context holds the token {unknown}, and {self.name} has {spec.vocab_size}"
+        has_lane = pool.holds(seq_id) or pool.open(seq_id)
+        return "" if has_lane and pool.reserve(seq_id, len(tokens) + sequence.draft_depth) else self._full
 
     def _catch_up(self, sequences: list[Sequence]) -> list[Tensor]:
         """Feed what the draft model has not seen, in chunks; returns logits [1, rows] after the last token of each.

@@ -124,14 +124,14 @@ class EagleDrafter(PooledDrafter):
         row = Row(self._runner.pool.lane(sequence.seq_id), begin, sequence.token_ids[begin + 1 : begin + 1 + len(g)])
         return HeadRow(row, g, outputs)
 
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Hold KV slots for the context and the draft; without them the sequence decodes plainly from here on."""
+    def _obstacle(self, sequence: Sequence) -> str:
+        """Without room the sequence decodes plainly from here on: its features are lost."""
         depth, options = sequence.draft_depth, sequence.options
-        if sequence.seq_id not in self._states or self.max_nodes(depth, options) == 0:
-            return False
         total = options["total_tokens"]
         behind = fed_nodes(total, options["top_k"], depth) if total else depth - 1
-        return self._reserve(sequence, len(sequence.token_ids) - 1 + behind)
+        known = sequence.seq_id in self._states
+        held = known and self._runner.pool.reserve(sequence.seq_id, len(sequence.token_ids) - 1 + behind)
+        return "" if held else self._full
 
     def _draft(self, sequences: list[Sequence]) -> list[Draft]:
         states = [self._states[sequence.seq_id] for sequence in sequences]

@@ -12,29 +12,35 @@ from engine.sequence import Sequence
 
 
 class PooledDrafter(Drafter):
-    """Base of these drafters: a sequence without room in the pool decodes plainly."""
+    """Base of these drafters: a sequence without room in the pool decodes plainly, and its steps say so."""
 
     _runner: PooledCache
 
     def propose(self, sequences: Batch[Sequence]) -> list[Draft]:
-        ready = [sequence for sequence in sequences if self._make_room(sequence)]
+        ready = [sequence for sequence in sequences if self._is_ready(sequence)]
         drafts = {sequence.seq_id: draft for sequence, draft in zip(ready, self._draft(ready), strict=True)} if ready else {}
         return [drafts.get(sequence.seq_id) or Draft.empty() for sequence in sequences]
 
+    def _is_ready(self, sequence: Sequence) -> bool:
+        if self.max_nodes(sequence.draft_depth, sequence.options) == 0:
+            return False
+        sequence.no_draft = self._obstacle(sequence)
+        if sequence.no_draft:
+            self.release(sequence.seq_id)  # others may draft with what it holds
+        return not sequence.no_draft
+
     @abstractmethod
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Hold KV slots for the context and the draft; False when there are none, or when it may not draft in this step."""
+    def _obstacle(self, sequence: Sequence) -> str:
+        """Hold KV slots for the context and the draft; why there can be no draft, or "" (see `StepRecord.no_draft`)."""
+
+    @property
+    def _full(self) -> str:
+        pool = self._runner.pool
+        return f"the KV cache of {self.name} is full ({pool.budget_blocks * pool.block_size} tokens)"
 
     @abstractmethod
     def _draft(self, sequences: list[Sequence]) -> list[Draft]:
         """Draft for each of at least one sequence that has room, in one pass per depth."""
-
-    def _reserve(self, sequence: Sequence, tokens: int) -> bool:
-        """Hold so many slots, or none at all when they are not free."""
-        held = self._runner.pool.reserve(sequence.seq_id, tokens)
-        if not held:
-            self.release(sequence.seq_id)
-        return held
 
     def release(self, seq_id: str) -> None:
         self._runner.close(seq_id)

@@ -26,7 +26,7 @@ from app.service import EngineService
 from engine.config import EngineConfig, GenerationRequest, SamplingParams
 from engine.errors import InvalidRequestError, ModelNotFoundError, PortInUseError
 from storage.store import Store
-from tests.fakes import FakeEngine, FakeScript, after, expected_text, fake_factory
+from tests.fakes import FAULT, FakeEngine, FakeScript, after, expected_text, fake_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str, str]]
@@ -73,7 +73,8 @@ def test_the_json_document_has_exactly_the_documented_fields(run: Run) -> None:
     document = json.loads(out)
     assert code == DONE
     assert list(document) == [
-        "text", "token_ids", "finish_reason", "drafter", "gamma", "lossless", "metrics", "timings", "steps", "run_id",
+        "text", "token_ids", "finish_reason", "drafter", "gamma", "lossless", "error", "metrics", "notes", "timings", "steps",
+        "run_id",
     ]  # fmt: skip
     assert (document["drafter"], document["gamma"], document["lossless"]) == ("ngram", 3, True)
     assert document["finish_reason"] == "length"
@@ -85,6 +86,37 @@ def test_the_json_document_has_exactly_the_documented_fields(run: Run) -> None:
     assert [token for step in document["steps"] for token in step["emitted"]] == document["token_ids"]
     assert document["metrics"]["fates"].keys() == {"A", "R", "U", "I"}
     assert document["timings"].keys() == {"queue_ms", "ttft_ms", "total_ms", "preemptions"}
+
+
+def test_a_request_that_fails_alone_is_exit_1_with_its_sentence_and_kept(run: Run, database: str) -> None:
+    code, out, err = run("--prompt", "hello poison", "--max-tokens", "24", script=FakeScript(fail_alone="poison"))
+    assert code == FAILED and err.endswith(f"Error: {FAULT}\n") and "Traceback" not in err
+    assert out.strip()
+    code, out, _ = run("--prompt", "hello poison", "--max-tokens", "24", "--json", script=FakeScript(fail_alone="poison"))
+    document = json.loads(out)
+    assert code == FAILED and (document["finish_reason"], document["error"]) == ("failed", FAULT)
+    with Store(database) as store:
+        kept = store.get_run(document["run_id"])
+        assert (kept.status, kept.requests[0].status, kept.requests[0].error) == ("failed", "failed", FAULT)
+        assert kept.requests[0].token_ids == document["token_ids"] != []
+
+
+def test_a_drafter_that_could_not_draft_says_so_beside_the_figures(
+    run: Run, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = FakeScript(no_draft="its KV cache is full")
+    code, out, err = run("--prompt", "hello world", "--max-tokens", "12", "--json", script=script)
+    document = json.loads(out)
+    reasons = document["metrics"]["passes_without_draft"]
+    count, passes = reasons["its KV cache is full"], document["metrics"]["num_target_passes"]
+    note = f"No draft in {count} of {passes} passes: its KV cache is full."
+    assert code == DONE and 0 < count < passes and document["notes"] == [note]
+    assert f"Note: {note}" in run("--prompt", "hello world", "--max-tokens", "12", script=script)[2]
+    assert main(["runs", "show", document["run_id"], "--db", database]) == DONE
+    assert note in capsys.readouterr().out
+    with Store(database) as store:
+        steps = store.get_run(document["run_id"]).requests[0].steps
+        assert sum(step.no_draft == "its KV cache is full" for step in steps) == count
 
 
 def test_a_run_is_stored_with_its_result(run: Run, database: str) -> None:

@@ -25,7 +25,7 @@ from engine.records import Finished
 from storage.recorder import StoreRecorder
 from storage.store import Store
 from tests.e2e.served import wait_until
-from tests.fakes import FakeScript, fake_factory
+from tests.fakes import FAULT, FakeScript, fake_factory
 from tests.storage.samples import make_request, make_result, make_steps
 
 LANES = [
@@ -135,6 +135,22 @@ def test_a_race_measures_each_lane_alone_and_ranks_by_tokens_per_second(bench: B
     assert summary["lanes"][0]["kv_tokens"] == 3 + 23  # the prompt, and all tokens of output but the last
     assert summary["lanes"][0]["kv_bytes"] == 26 * 46_080
     assert summarize_comparison(run) == orjson.loads(orjson.dumps(summary))
+
+
+def test_a_lane_that_could_not_draft_says_why(tmp_path: Path) -> None:
+    with opened(tmp_path, FakeScript(no_draft="its KV cache is full")) as bench:
+        lanes = bench.summary(bench.run())["lanes"]
+    assert lanes[0]["notes"] == []
+    assert [note.split(": ")[1] for lane in lanes[1:] for note in lane["notes"]] == ["its KV cache is full."] * 2
+
+
+def test_together_a_lane_that_fails_alone_leaves_the_others_whole(tmp_path: Path) -> None:
+    with opened(tmp_path, FakeScript(step_delay_s=0.002, fail_lane="ngram")) as bench:
+        one = bench.run(way="together")
+        run = bench.store.get_run(one.run_id)
+    assert run.status == "failed"
+    assert [request.finish_reason for request in run.requests] == ["length", "failed", "length"]
+    assert events_of(one)[-1]["error"] == FAULT
 
 
 def test_together_all_lanes_share_every_pass(bench: Bench) -> None:

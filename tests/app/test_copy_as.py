@@ -25,7 +25,8 @@ from app.vllm_flags import NGRAM_BOUNDS, is_embedded, serve_command
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.sweep_plan import DrafterChoice, PoolPrompt, SweepSettings
 from storage.store import Store
-from tests.fakes import INFO, FakeEngine, FakeScript
+from tests.fake_facts import INFO
+from tests.fakes import FakeEngine, FakeScript
 from tests.storage.samples import make_result
 
 URL = "http://127.0.0.1:7860/"

@@ -18,7 +18,8 @@ from app.trained_card import acceptance_of, held_out_of, measured_of, training_o
 from engine.cost_profile import CostProfile, DraftCost, PassCost, profile_key
 from storage.store import Store
 from tests.drafter_cards import CARD, EAGLE, MEDUSA, carded_info
-from tests.fakes import INFO, FakeEngine, FakeScript
+from tests.fake_facts import INFO
+from tests.fakes import FakeEngine, FakeScript
 
 NAMES = ("null", "ngram", "lookahead", "eagle", "medusa", "ngram_eagle", "draft_model", "ngram_draft_model")
 

@@ -11,7 +11,7 @@ from app.i18n import LANGUAGES, choose_language, text, text_or, texts
 from app.presets import TASKS
 from app.published_figures import published
 from engine.records import FinishReason
-from tests.fakes import DRAFTERS
+from tests.fake_facts import DRAFTERS
 
 APP = Path(__file__).resolve().parents[2] / "app"
 SCRIPTS = sorted((APP / "static").glob("*.js"))

@@ -12,7 +12,8 @@ from app.render import compare_tokens, event_json, info_json, metrics_json, spee
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.metrics import MetricsAccumulator
 from engine.records import DraftToken, EmittedToken, Event, Fate, Finished, Preempted, Queued, Role, Started, Stepped, StepRecord
-from tests.fakes import INFO, FakeEngine, FakeScript
+from tests.fake_facts import INFO
+from tests.fakes import FakeEngine, FakeScript
 
 
 def run_events(request: GenerationRequest, script: FakeScript | None = None) -> list[Event]:

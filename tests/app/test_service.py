@@ -15,7 +15,7 @@ from app.service import EngineService
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.errors import EngineFailure, InvalidRequestError, ModelNotFoundError, PromptTooLongError, StoreUnavailableError
 from engine.records import Event, Finished, Queued, RequestResult, Started, Stepped
-from tests.fakes import FakeEngine, FakeScript, after, expected_text, fake_factory
+from tests.fakes import FAULT, FakeEngine, FakeScript, after, expected_text, fake_factory
 
 WAIT = 10.0
 
@@ -266,6 +266,19 @@ def test_a_broken_step_fails_its_requests_and_the_service_goes_on() -> None:
         assert result_of(list(after.events(WAIT))).text == expected_text(request())
         assert service.status.state == "ready"
     assert factory.engines[0].closed
+
+
+def test_a_request_that_fails_alone_leaves_the_others_and_the_engine() -> None:
+    factory = EngineList(FakeScript(step_delay_s=0.002, fail_alone="poison"))
+    recorder = ListRecorder()
+    with serving(factory, recorder) as service:
+        healthy, poison = service.submit(request("hello"), "run-1"), service.submit(request("poison"), "run-2")
+        failed = result_of(list(poison.events(WAIT)))
+        assert (failed.finish_reason, failed.error) == ("failed", FAULT)
+        assert failed.text and failed.text == "".join(token.text for step in failed.steps for token in step.emitted)
+        assert result_of(list(healthy.events(WAIT))).text == expected_text(request("hello"))
+    assert len(factory.engines) == 1
+    assert result_of(recorder.rows["row-1"]) is failed
 
 
 def test_the_stop_of_a_failed_request_does_not_touch_a_new_one_with_the_same_id() -> None:

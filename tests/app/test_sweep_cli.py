@@ -27,7 +27,8 @@ from engine.sweep_plan import DrafterChoice
 from storage.filters import RunFilter
 from storage.records import RunDetail
 from storage.store import Store
-from tests.fakes import INFO, FakeEngine, FakeScript
+from tests.fake_facts import INFO
+from tests.fakes import FAULT, FakeEngine, FakeScript
 
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str, str]]
@@ -158,6 +159,22 @@ def test_a_broken_engine_is_exit_1_and_keeps_what_is_done(run: Run, database: st
     stored = only_run(database)
     assert stored.status == "failed"
     assert 0 < len(of_run(stored).measurements) < MEASUREMENTS
+
+
+def test_a_drafter_that_fails_in_a_request_fails_the_sweep_with_its_sentence(run: Run, database: str) -> None:
+    code, _, err = run(*SMALL, script=replace(SCRIPT, fail_lane="ngram"))
+    assert code == FAILED and err.endswith(f"Error: {FAULT}\n")
+    assert only_run(database).status == "failed"
+
+
+def test_cells_whose_drafter_could_not_draft_say_so(run: Run) -> None:
+    code, out, _ = run(*SMALL, "--json", script=replace(SCRIPT, no_draft="its KV cache is full"))
+    document = json.loads(out)
+    assert code == DONE
+    for cell in document["cells"]:
+        assert bool(cell["passes_without_draft"]) is (cell["drafter"] == "ngram")
+    notes = [note for note in document["notes"] if "its KV cache is full" in note]
+    assert len(notes) == 4 and notes[0].startswith("ngram γ=2 at batch 1: No draft in ")
 
 
 def test_a_sweep_that_failed_goes_on_with_its_own_settings_and_gives_all_cells(run: Run, database: str) -> None:

@@ -9,7 +9,8 @@ from engine.records import EngineInfo
 from engine.sweep_plan import DrafterChoice
 from storage.store import Store
 from tests.engine.sweep_bench import ClockedEngine, make_pool, settings
-from tests.fakes import INFO, FakeScript
+from tests.fake_facts import INFO
+from tests.fakes import FakeScript
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 GAMMAS = (2, 4, 8)

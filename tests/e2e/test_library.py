@@ -17,7 +17,7 @@ from storage.store import Store
 from tests.e2e.actions import overflow, run, serious_faults
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import Served, served
-from tests.fakes import INFO
+from tests.fake_facts import INFO
 from tests.storage.samples import make_request, make_result, make_steps
 
 pytestmark = pytest.mark.e2e

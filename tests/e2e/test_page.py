@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from engine.errors import ModelNotFoundError
 from tests.e2e.actions import expect_state, overflow, run, serious_faults, start, style
 from tests.e2e.conftest import OpenPage
 from tests.e2e.served import served, wait_until
-from tests.fakes import FakeScript
+from tests.fakes import FAULT, FakeScript
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
@@ -161,4 +162,27 @@ def test_an_engine_that_breaks_fails_the_run_with_a_sentence_and_goes_on(open_pa
         expect(page.locator(".db-status")).not_to_contain_text("Traceback")
         fragile.service.wait_ready(10)
         run(page, "healthy again", 20)
+        page.context.close()
+
+
+def test_a_request_that_fails_alone_says_why_beside_what_it_wrote(open_page: OpenPage, tmp_path: Path) -> None:
+    with served(tmp_path, FakeScript(step_delay_s=0.02, fail_alone="poison")) as fragile:
+        page = open_page(to=fragile)
+        start(page, "poison", 20)
+        expect_state(page, "failed")
+        expect(page.locator(".db-status")).to_contain_text(FAULT)
+        assert page.locator(".tk").count() > 0
+        page.reload()
+        expect(page.locator(".db-status")).to_contain_text(FAULT)
+        page.context.close()
+
+
+def test_a_drafter_that_could_not_draft_is_told_beside_the_figures(open_page: OpenPage, tmp_path: Path) -> None:
+    with served(tmp_path, FakeScript(step_delay_s=0.02, no_draft="its KV cache is full")) as limited:
+        page = open_page(to=limited)
+        expect(page.locator(".db-without")).to_be_hidden()
+        run(page, "hello", 20)
+        expect(page.locator(".db-without")).to_have_text(re.compile(r"^No draft in \d+ of \d+ passes: its KV cache is full\.$"))
+        page.reload()
+        expect(page.locator(".db-without")).to_be_visible()
         page.context.close()

@@ -110,11 +110,24 @@ def test_a_context_that_can_never_fit_is_not_computed_again_and_again(decoder: D
     assert runner.pool.used_blocks == 0
 
 
-def test_a_context_longer_than_the_draft_models_own_gets_no_draft(decoder: Decoder) -> None:
+def test_no_token_is_fed_behind_the_positions_that_the_draft_model_has_learnt(decoder: Decoder) -> None:
     drafter, runner = make_drafter(decoder, max_prefill=1000)
-    sequence = sequence_of(drafter, runner.pool.lane_tokens - 6)
-    lengths = [take(drafter, sequence, 0) for _ in range(6)]
-    assert lengths == [4, 4, 4, 0, 0, 0]
+    positions = decoder.spec.max_position_embeddings
+    assert runner.pool.lane_tokens > positions + 6, "what lies behind has room"
+    # Of a draft of 4 behind n tokens 3 are fed, at positions n to n + 2.
+    sequence = sequence_of(drafter, positions - 4)
+    assert [take(drafter, sequence, 0) for _ in range(4)] == [4, 4, 0, 0]
+    assert sequence.no_draft == "the context is longer than the 100 positions that draft_model has learnt"
+    assert runner.pool.used_blocks == 0, "what it held is others'"
+
+
+def test_a_token_that_the_draft_model_lacks_ends_its_drafting(decoder: Decoder) -> None:
+    drafter, runner = make_drafter(decoder)
+    sequence = sequence_of(drafter, 20)
+    assert take(drafter, sequence, 2) == 4
+    sequence.token_ids.append(64)
+    assert [take(drafter, sequence, 0) for _ in range(3)] == [0, 0, 0]
+    assert sequence.no_draft == "the context holds the token 64, and draft_model has 64"
     assert runner.pool.used_blocks == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.metrics import MetricsAccumulator, definitions, summarize
+from engine.metrics import MetricsAccumulator, definitions, notes, summarize
 from engine.records import DraftToken, EmittedToken, Fate, Role, StepRecord, Timings
 
 
@@ -290,3 +290,12 @@ def test_without_censoring_alpha_counts_one_failure_for_each_step_not_fully_acce
     run = figures(*steps, gamma=GAMMA)
     failures = run["num_spec_steps"] - run["acceptance_histogram"][GAMMA]
     assert run["alpha"] == pytest.approx(run["fates"]["A"] / (run["fates"]["A"] + failures))
+
+
+def test_passes_without_a_draft_are_counted_by_their_reason_and_told_in_sentences() -> None:
+    reasons = ["", "its cache is full", "", "its cache is full", "it has no row for 7"]
+    steps = [StepRecord(i, 0, [], [EmittedToken(1, Role.PLAIN)], no_draft=reason) for i, reason in enumerate(reasons)]
+    metrics = summarize(steps, None, 4, chain=True)
+    assert metrics["passes_without_draft"] == {"its cache is full": 2, "it has no row for 7": 1}
+    assert notes(metrics) == ["No draft in 2 of 5 passes: its cache is full.", "No draft in 1 of 5 passes: it has no row for 7."]
+    assert notes({}) == [], "metrics from before know of none"

@@ -15,7 +15,7 @@ import psutil
 from storage.facets import device_of
 from storage.provenance import git_sha, provenance
 from tests.cuda import CUDA_INFO
-from tests.fakes import INFO
+from tests.fake_facts import INFO
 
 ROOT = Path(__file__).resolve().parents[2]
 

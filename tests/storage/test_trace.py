@@ -51,6 +51,7 @@ step_records = st.builds(
     scratch_tokens=st.integers(0, 1000),
     at_ms=any_float,
     kv_tokens=st.integers(0, 2**40),
+    no_draft=any_text,
     scratch_ids=st.lists(st.integers(0, 2**40), max_size=4),
     scratch_texts=st.lists(any_text, max_size=4),
 )
@@ -71,7 +72,7 @@ def test_every_field_comes_back_as_it_was(steps: list[StepRecord], other_ids: li
 def test_the_strategies_above_set_every_field_of_the_records() -> None:
     probe = decode_steps(encode_steps(make_steps(2)))[1]
     given_away = {"index", "root", "draft", "emitted", "draft_ms", "verify_ms", "commit_ms", "other_ms"}
-    given_away |= {"batch_size", "scratch_tokens", "at_ms", "kv_tokens", "scratch_ids", "scratch_texts"}
+    given_away |= {"batch_size", "scratch_tokens", "at_ms", "kv_tokens", "no_draft", "scratch_ids", "scratch_texts"}
     assert {field.name for field in fields(probe)} == given_away
     assert {field.name for field in fields(DraftToken)} == {"id", "parent", "fate", "q", "p", "u", "text", "confidence"}
     assert {field.name for field in fields(EmittedToken)} == {"id", "role", "text", "draft", "p", "gap"}
