@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from engine.config import GenerationRequest
+from engine.config import DEFAULT_GAMMA, GenerationRequest
 from engine.errors import EngineFailure
 
 
@@ -265,6 +265,7 @@ class DrafterInfo:
         storage: None of one that is not loaded.
         source: where its weights came from; None without weights.
         card: what its training wrote down (see `engine.training.saving`), as it was read; None without one.
+        gamma: γ of a request that gives none; the defaults of the options are in `options`.
     """
 
     name: str
@@ -277,6 +278,7 @@ class DrafterInfo:
     storage: DrafterStorage | None = None
     source: str | None = None
     card: Mapping[str, Any] | None = None
+    gamma: int = DEFAULT_GAMMA
 
 
 @dataclass(frozen=True, slots=True)

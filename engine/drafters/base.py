@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from engine.config import DrafterSpec
+from engine.config import DEFAULT_GAMMA
 from engine.draft import Draft
 from engine.models.head_parts import OwnWeights
 from engine.records import DrafterInfo, DrafterOption, DrafterStorage
@@ -62,6 +62,7 @@ class Drafter(ABC):
         chain: True when drafts are chains, False when they are trees.
         capture: layers of the target whose hidden states `observe` needs (of an instance where they depend on what is loaded).
         options: the settings a request may give.
+        gamma: γ of a request that gives none.
     """
 
     name: ClassVar[str]
@@ -71,6 +72,7 @@ class Drafter(ABC):
     chain: ClassVar[bool] = True
     capture: tuple[int, ...] = ()
     options: ClassVar[tuple[DrafterOption, ...]] = ()
+    gamma: ClassVar[int] = DEFAULT_GAMMA
 
     def max_nodes(self, gamma: int, options: dict[str, Any]) -> int:
         """Most draft nodes of a step, window nodes included: the KV slots to reserve."""
@@ -135,9 +137,10 @@ class Drafter(ABC):
         return 0
 
     def storage(self) -> DrafterStorage:
-        gamma = DrafterSpec(self.name).gamma
-        nodes = self.max_nodes(gamma, {option.name: option.default for option in self.options})
-        return DrafterStorage(*self.weights, self.kv_bytes_per_token, gamma, nodes, self.context_bytes)
+        nodes = self.max_nodes(self.gamma, {option.name: option.default for option in self.options})
+        return DrafterStorage(*self.weights, self.kv_bytes_per_token, self.gamma, nodes, self.context_bytes)
 
     def info(self) -> DrafterInfo:
-        return DrafterInfo(self.name, self.label, self.summary, self.lossless, self.options, storage=self.storage())
+        return DrafterInfo(
+            self.name, self.label, self.summary, self.lossless, self.options, storage=self.storage(), gamma=self.gamma
+        )

@@ -15,6 +15,7 @@ from app.service import EngineService
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.errors import EngineFailure, InvalidRequestError, ModelNotFoundError, PromptTooLongError, StoreUnavailableError
 from engine.records import Event, Finished, Queued, RequestResult, Started, Stepped
+from tests.fake_infos import info_with
 from tests.fakes import FakeEngine, FakeScript, after, expected_text, fake_factory
 
 WAIT = 10.0
@@ -348,6 +349,20 @@ def test_requests_with_a_run_are_recorded_before_their_end_is_told() -> None:
         assert recorder.rows["row-0"] == events
         list(service.submit(request()).events(WAIT))
     assert len(recorder.rows) == 1, "a request without a run is not recorded"
+
+
+def test_a_request_is_recorded_with_the_defaults_that_it_ran_with() -> None:
+    gammas: list[int | None] = []
+
+    class Requests(ListRecorder):
+        def open_request(self, run_id: str, request: GenerationRequest, label: str = "") -> str:
+            gammas.append(request.drafter.gamma)
+            return super().open_request(run_id, request, label)
+
+    with serving(fake_factory(FakeScript(info=info_with("ngram", gamma=2))), Requests()) as service:
+        handle = service.submit(GenerationRequest("hello", DrafterSpec("ngram")), run_id="run-1")
+        ended = result_of(list(handle.events(WAIT)))
+    assert (gammas, handle.request.drafter.gamma, ended.request.drafter.gamma) == ([2], 2, 2)
 
 
 @pytest.mark.parametrize(
