@@ -12,7 +12,9 @@ from engine.records import DrafterInfo, DrafterOption
 
 
 def settled(request: GenerationRequest, drafters: Sequence[DrafterInfo]) -> GenerationRequest:
-    """The request as it will run: where it gives no γ, with the default of its drafter.
+    """The request as it will run: with the γ and the options of its drafter's defaults where it gives none itself.
+
+    Options whose default is the same on every machine stay unsaid.
 
     Raises:
         InvalidRequestError: the drafter is unknown or unavailable.
@@ -23,7 +25,8 @@ def settled(request: GenerationRequest, drafters: Sequence[DrafterInfo]) -> Gene
 def settled_spec(spec: DrafterSpec, drafters: Sequence[DrafterInfo]) -> DrafterSpec:
     """See `settled`."""
     info = _usable(spec, drafters)
-    return replace(spec, gamma=info.gamma if spec.gamma is None else spec.gamma)
+    chosen = {} if info.defaults is None else info.defaults.options
+    return DrafterSpec(spec.name, info.gamma if spec.gamma is None else spec.gamma, {**chosen, **spec.options})
 
 
 def check_options(spec: DrafterSpec, drafters: Sequence[DrafterInfo]) -> dict[str, Any]:
