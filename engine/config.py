@@ -128,6 +128,8 @@ class EngineConfig:
         max_model_len: longest context, at most the model's own; None takes that.
         block_size: tokens of a KV block.
         threads: of the CPU, or 0 for as many cores as the process may use (see `engine.threads`).
+        measure_costs: choose the drafters' defaults by what passes and drafting cost here, which is measured once, in about a
+            second, and kept; False leaves the declared ones.
     """
 
     model: str = EMBEDDED_MODEL
@@ -143,6 +145,7 @@ class EngineConfig:
     max_model_len: int | None = None
     block_size: int = 16
     threads: int = 0
+    measure_costs: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
