@@ -92,11 +92,11 @@ class LoadedDrafters(NamedTuple):
         """The card of the weights that it drafts with."""
         return self.cards.get(drafter.model.name)
 
-    def infos(self, defaults: Mapping[str, DefaultSettings]) -> tuple[DrafterInfo, ...]:
+    def infos(self, defaults: Mapping[str, DefaultSettings] | None = None) -> tuple[DrafterInfo, ...]:
         """All drafters, those that cannot run with the reason; `defaults` are those chosen for the machine, by drafter."""
         infos: list[DrafterInfo] = []
         for name, drafter in self.drafters.items():
-            info, source = drafter.info(defaults.get(name)), self.sources.get(drafter.model.name)
+            info, source = drafter.info((defaults or {}).get(name)), self.sources.get(drafter.model.name)
             infos.append(replace(info, source=source, card=self.card_of(drafter)))
         for kind in (*_TRAINED, *_COMBINATIONS):
             if kind.name not in self.drafters:

@@ -291,8 +291,8 @@ class DefaultSettings:
 
     @property
     def loses(self) -> bool:
-        """Whether plain decoding is expected to be faster."""
-        return self.speedup < 1.0
+        """Whether plain decoding is expected to be faster, by measured costs."""
+        return self.speedup < 1.0 and not self.problem
 
 
 @dataclass(frozen=True, slots=True)
