@@ -31,7 +31,7 @@ from app.settings import load_settings
 from engine.errors import EngineFailure, InvalidRequestError
 from storage.store import Store
 
-_LANES = "Lanes, comma separated: drafter, drafter:gamma or drafter:gamma:name=value; null is plain decoding."
+_LANES = "Lanes, comma separated: drafter (its default γ), drafter:gamma or drafter:gamma:name=value; null is plain decoding."
 
 
 @engine_options
@@ -43,7 +43,7 @@ def compare(
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="In place of a prompt: code, summarization, korean, math, chat.")] = None,
     per_task: Annotated[int, typer.Option(help="Prompts of each task.")] = 3,
-    drafters: Annotated[str, typer.Option(help=_LANES)] = "null,ngram:4,lookahead:3",
+    drafters: Annotated[str, typer.Option(help=_LANES)] = "null,ngram,lookahead",
     way: Annotated[str, typer.Option(help="race measures each lane alone, together runs all in one batch.")] = "race",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Keep the smallest set of tokens with this probability; 1 keeps all.")] = 1.0,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.presets import TASKS, load_presets
 from app.state import PLAIN_DRAFTER, PlaygroundForm
 from engine.config import DrafterSpec, GenerationRequest
+from engine.drafters.registry import settled
 from engine.errors import InvalidRequestError
+from engine.records import DrafterInfo
 
 Way = Literal["race", "together"]
 WAYS: tuple[Way, ...] = ("race", "together")
@@ -52,6 +54,17 @@ class CompareRequest:
         """The label of a stored request."""
         return JOIN.join(part for part in (self.labels[lane], self.prompts[prompt].id) if part)
 
+    def settled(self, drafters: Sequence[DrafterInfo]) -> CompareRequest:
+        """The comparison as it will run: what lanes leave to their drafters' defaults filled in.
+
+        Raises:
+            InvalidRequestError: a drafter that is unknown or unavailable.
+        """
+        requests = tuple(tuple(settled(request, drafters) for request in row) for row in self.requests)
+        specs = [request.drafter for request in requests[0]]
+        lanes = [{"drafter": spec.name, "gamma": spec.gamma, "options": dict(spec.options)} for spec in specs]
+        return replace(self, labels=_labels(specs), requests=requests, form={**self.form, "lanes": lanes})
+
     def to_params(self) -> dict[str, Any]:
         """What the store keeps: `prompt` (or `title`) becomes the run's title."""
         single = len(self.prompts) == 1 and not self.prompts[0].task
@@ -69,8 +82,8 @@ def read_comparison(values: Mapping[str, Any]) -> CompareRequest:
     """A comparison from the values of the page's form or of the endpoint.
 
     Args:
-        values: `prompt`, or `tasks` with `per_task` for a prompt set; `way`; `lanes` as {drafter, gamma, options}; the sampling
-            settings of `PlaygroundForm`.
+        values: `prompt`, or `tasks` with `per_task` for a prompt set; `way`; `lanes` as {drafter, gamma, options}, γ and options
+            where the drafter's defaults are not wanted; the sampling settings of `PlaygroundForm`.
 
     Raises:
         InvalidRequestError: a value that is missing or not allowed.
@@ -98,7 +111,8 @@ def lane_name(spec: DrafterSpec) -> str:
     """
     if spec.name == PLAIN_DRAFTER:
         return spec.name
-    return " ".join([spec.name, f"γ={spec.gamma}", *(f"{name}={value}" for name, value in sorted(spec.options.items()))])
+    length = [] if spec.gamma is None else [f"γ={spec.gamma}"]
+    return " ".join([spec.name, *length, *(f"{name}={value}" for name, value in sorted(spec.options.items()))])
 
 
 def _prompts(values: Mapping[str, Any]) -> tuple[ComparePrompt, ...]:
@@ -128,7 +142,7 @@ def _lanes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(lane, Mapping) or not isinstance(lane.get("options", {}), Mapping):
             raise InvalidRequestError("lanes", lane, 'objects {"drafter": name, "gamma": γ, "options": {…}}')
         plain = lane.get("drafter") == PLAIN_DRAFTER
-        chosen = {"drafter": lane.get("drafter"), "gamma": 0 if plain else lane.get("gamma", 4)}
+        chosen = {"drafter": lane.get("drafter"), "gamma": 0 if plain else lane.get("gamma")}
         forms.append({**shared, **chosen, "options": dict(lane.get("options", {})), "plain": "off"})
     return forms
 

@@ -80,7 +80,8 @@ def requests_of(run: RunDetail) -> Iterator[GenerationRequest]:
 
 def _generate_command(run: RunDetail, request: GenerationRequest) -> str:
     drafter, sampling = request.drafter, request.sampling
-    words = ["--prompt", request.prompt, "--drafter", drafter.name, "--gamma", drafter.gamma]
+    words: list[Any] = ["--prompt", request.prompt, "--drafter", drafter.name]
+    words += [] if drafter.gamma is None else ["--gamma", drafter.gamma]
     for name, value in drafter.options.items():
         words += ["--option", f"{name}={value}"]
     words += ["--temperature", sampling.temperature, "--top-p", sampling.top_p, "--top-k", sampling.top_k]
@@ -126,7 +127,8 @@ def _lane(lane: DrafterSpec) -> str:
     """
     if lane.name == PLAIN_DRAFTER:
         return lane.name
-    return ":".join([lane.name, str(lane.gamma), *(f"{name}={value}" for name, value in lane.options.items())])
+    length = [] if lane.gamma is None else [str(lane.gamma)]
+    return ":".join([lane.name, *length, *(f"{name}={value}" for name, value in lane.options.items())])
 
 
 def _compare_program(run: RunDetail, url: str) -> str:

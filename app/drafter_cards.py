@@ -7,6 +7,7 @@ from dataclasses import asdict
 from statistics import mean
 from typing import Any, NamedTuple
 
+from app.default_lines import defaults_json
 from app.published_figures import ARTICLE_SETTING, FIGURES, PAPERS, shortest_length
 from app.sweep_run import machine
 from app.trained_card import ALL, HeldOut, best_of, held_out_of, measured_of, training_of
@@ -66,7 +67,7 @@ def card_json(drafter: DrafterInfo, info: EngineInfo, profile: CostProfile | Non
 
     `lossy` names the choices of its settings that may change the output. `below` is set where it accepts less on held-out
     texts than was published of its method: the published figure and its own length; `slower` where its best measured
-    speed-up is below 1.
+    speed-up is below 1. `defaults` says which settings were chosen for this machine and why, and whether they lose.
     """
     out: Json = {
         "name": drafter.name,
@@ -77,6 +78,7 @@ def card_json(drafter: DrafterInfo, info: EngineInfo, profile: CostProfile | Non
         "available": drafter.available,
         "reason": drafter.reason,
         "source": drafter.source,
+        "defaults": defaults_json(drafter.defaults),
         "papers": [paper._asdict() for paper in PAPERS.get(drafter.name, ())],
         "published": [figure._asdict() for figure in FIGURES.get(drafter.name, ())],
         "article": ARTICLE_SETTING,

@@ -89,6 +89,10 @@ def _facts(card: Mapping[str, Any], info: EngineInfo) -> Iterator[tuple[str, str
         yield "Papers", "; ".join(one["title"] + (f", arXiv {one['arxiv']}" if one["arxiv"] else "") for one in card["papers"])
     if not card["available"]:
         yield "Not loaded", card["reason"]
+    if chosen := card["defaults"]:
+        line = ", ".join(f"{key}={value}" for key, value in {"gamma": chosen["gamma"], **chosen["options"]}.items())
+        basis = text(_LANGUAGE, f"defaults.basis.{chosen['basis']}")
+        yield "Loses here" if chosen["loses"] else "Defaults here", f"{line}. {chosen['why']} {basis}"
     if held := card["storage"]:
         yield (
             "Weights",

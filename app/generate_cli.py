@@ -27,6 +27,7 @@ from app.prompt_files import read_prompts
 from app.service import EngineService, RequestHandle
 from app.settings import load_settings
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
+from engine.drafters.registry import settled
 from engine.errors import EngineFailure, InvalidRequestError, UserError
 from engine.metrics import notes
 from engine.records import RequestResult, Stepped, StepRecord
@@ -51,7 +52,10 @@ def generate(
         Path | None, typer.Option(help="A text file, or a .jsonl file with one prompt; - is standard input.")
     ] = None,
     drafter: Annotated[str, typer.Option(help="A drafter's name, as `drafters` shows them; null is plain decoding.")] = "ngram",
-    gamma: Annotated[int, typer.Option(help="Draft tokens a step, 0 to 16; 0 is plain decoding.")] = 4,
+    gamma: Annotated[
+        int | None,
+        typer.Option(help="Draft tokens a step, 0 to 16; 0 is plain decoding. (The drafter's default, see `drafters`.)"),
+    ] = None,
     option: Annotated[list[str] | None, typer.Option(help="A setting of the drafter, name=value; may be repeated.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Keep the smallest set of tokens with this probability; 1 keeps all.")] = 1.0,
@@ -98,6 +102,7 @@ def run_request(
 ) -> Outcome:
     """Runs one request to its end; Ctrl-C stops it and keeps what was done. `show` writes the text as it comes."""
     info = wait_with_progress(service, console)
+    request = settled(request, info.drafters)
     params = {**asdict(request), "task": task_of(request.prompt)}
     run_id = None if records is None else records.store.start_run("generate", params, provenance(info))
     try:
@@ -185,6 +190,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "finish_reason": result.finish_reason,
         "drafter": result.request.drafter.name,
         "gamma": result.request.drafter.gamma,
+        "options": dict(result.request.drafter.options),
         "lossless": result.lossless,
         "error": result.error,
         "metrics": result.metrics,

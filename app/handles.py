@@ -19,7 +19,8 @@ class Channel:
     """One request between the worker thread and its client; the service holds channels, only the client holds handles.
 
     Attributes:
-        request, run_id, label: as submitted; run_id None is not recorded.
+        request: as submitted; once the engine accepts it, with the drafter's defaults filled in.
+        run_id, label: as submitted; run_id None is not recorded.
         events: what the client has not taken yet.
         request_id: set by the worker when the engine accepts the request.
         cancelled: the client wants no more; set before the worker hears of it.
@@ -64,7 +65,7 @@ class Channel:
             token_ids=[token.id for token in emitted],
             finish_reason=reason,
             lossless=lossless,
-            metrics=summarize(self.steps, timings, self.request.drafter.gamma, chain),
+            metrics=summarize(self.steps, timings, self.request.drafter.draft_length, chain),
             timings=timings,
             steps=self.steps,
             error=error,

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import orjson
 
+from app.default_lines import defaults_json
 from engine.records import DraftToken, EmittedToken, EngineInfo, Event, Finished, Preempted, Queued, Started, Stepped, StepRecord
 
 Lane = Literal["main", "plain"]
@@ -120,6 +121,8 @@ def info_json(info: EngineInfo) -> Json:
                 "lossless": drafter.lossless,
                 "available": drafter.available,
                 "reason": drafter.reason,
+                "gamma": drafter.gamma,
+                "defaults": defaults_json(drafter.defaults),
                 "options": [
                     {
                         "name": option.name,

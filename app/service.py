@@ -21,6 +21,7 @@ from app.loans import Loan, LoanDesk, Work
 from app.memory import all_collected
 from app.recording import Recording
 from engine.config import GenerationRequest
+from engine.drafters.registry import settled
 from engine.errors import DraftboardError, EngineFailure, UserError
 from engine.faults import bare, in_words, log_fault
 from engine.records import EngineInfo, Event, Finished, FinishReason
@@ -271,6 +272,7 @@ class EngineService:
             accepted.set_exception(EngineFailure("The request was cancelled."))
             return
         try:
+            channel.request = settled(channel.request, engine.info.drafters)
             channel.request_id = engine.add(channel.request)
         except UserError as error:
             accepted.set_exception(bare(error))

@@ -111,6 +111,7 @@ class Settings(BaseSettings):
             max_step_tokens=self.max_step_tokens,
             block_size=self.block_size,
             threads=self.threads,
+            measure_costs=True,
         )
 
 

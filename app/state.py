@@ -21,6 +21,7 @@ class PlaygroundForm:
     """The settings of the Playground as the person typed them; `to_request` checks them.
 
     Attributes:
+        gamma: None takes the drafter's own default.
         stop: stop texts, one a line; `\\n` and `\\t` stand for a line break and a tab.
         plain: whether plain decoding is measured too, and when.
         The others are those of `engine.config`.
@@ -29,7 +30,7 @@ class PlaygroundForm:
     prompt: str = ""
     chat_template: bool = True
     drafter: str = "ngram"
-    gamma: int | float | None = 4
+    gamma: int | float | None = None
     options: Mapping[str, int | float | str] = field(default_factory=dict)
     temperature: int | float | None = 0.0
     top_k: int | float | None = 0
@@ -53,8 +54,13 @@ class PlaygroundForm:
             max_tokens=_whole(self.max_tokens),
             stop=tuple(_unescape(line) for line in self.stop.splitlines() if line),
         )
-        drafter = DrafterSpec(self.drafter, _whole(self.gamma), dict(self.options))
+        gamma = None if self.gamma is None else _whole(self.gamma)
+        drafter = DrafterSpec(self.drafter, gamma, dict(self.options))
         return GenerationRequest(self.prompt, drafter, sampling, self.chat_template)
+
+    def settled(self, spec: DrafterSpec) -> PlaygroundForm:
+        """The form with the γ and the options that its run has."""
+        return replace(self, gamma=spec.gamma, options=dict(spec.options))
 
     def to_params(self) -> dict[str, Any]:
         """Plain JSON values for the store."""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from engine.config import DrafterSpec
+from engine.config import DEFAULT_GAMMA, DrafterSpec
 
 _DTYPES = ("float32", "bfloat16", "float16")
 NGRAM_BOUNDS = {"min_n": 2, "max_n": 4}  # of the ngram drafter, where a run names none: vLLM's own defaults are others
@@ -59,7 +59,7 @@ def _config(drafter: DrafterSpec, sources: Mapping[str, str]) -> tuple[dict[str,
     """The speculative config; None, with the reason, where vLLM has no counterpart."""
     if drafter.name == "null" or drafter.gamma == 0:
         return None, (Note("copy.note.plain"),)
-    length = {"num_speculative_tokens": drafter.gamma}
+    length = {"num_speculative_tokens": DEFAULT_GAMMA if drafter.gamma is None else drafter.gamma}
     options = drafter.options
     source = sources.get(drafter.name, "")
     match drafter.name:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from engine.errors import InvalidRequestError
 
 MAX_GAMMA = 16
+DEFAULT_GAMMA = 4  # of a drafter for which nothing else was chosen
 MAX_STOP_STRINGS = 8
 MAX_STOP_LENGTH = 100
 DTYPES = ("auto", "fp32", "fp16", "bf16")
@@ -64,18 +65,27 @@ class DrafterSpec:
 
     Attributes:
         name: a name of the drafter registry (`null` is plain decoding).
-        gamma: most draft tokens of a step along one path; 0 is plain decoding.
-        options: settings of that drafter only, by name (see `engine.drafters.registry`).
+        gamma: most draft tokens of a step along one path; 0 is plain decoding, None the drafter's own default.
+        options: settings of that drafter only, by name; those left out have the drafter's defaults.
+
+    Which defaults a drafter has is known once the engine is loaded: `engine.drafters.registry.settled` fills them in.
     """
 
     name: str = "null"
-    gamma: int = 4
+    gamma: int | None = None
     options: Mapping[str, int | float | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidRequestError("drafter", self.name, "the name of a drafter")
-        _whole("gamma", self.gamma, 0, MAX_GAMMA)
+        if self.gamma is not None:
+            _whole("gamma", self.gamma, 0, MAX_GAMMA)
+
+    @property
+    def draft_length(self) -> int:
+        """γ of a settled spec."""
+        assert self.gamma is not None, "γ is known when the drafter's default was filled in"
+        return self.gamma
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,8 @@ class EngineConfig:
         max_model_len: longest context, at most the model's own; None takes that.
         block_size: tokens of a KV block.
         threads: of the CPU, or 0 for as many cores as the process may use (see `engine.threads`).
+        measure_costs: choose the drafters' defaults by what passes and drafting cost here, which is measured once, in about a
+            second, and kept; False leaves the declared ones.
     """
 
     model: str = EMBEDDED_MODEL
@@ -133,6 +145,7 @@ class EngineConfig:
     max_model_len: int | None = None
     block_size: int = 16
     threads: int = 0
+    measure_costs: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

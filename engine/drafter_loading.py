@@ -31,7 +31,7 @@ from engine.models.kernel_check import trusted
 from engine.models.loader import ModelFiles, load_tensors, locate
 from engine.models.shipped import find_shipped, shown_name
 from engine.models.spec import CONTEXT_PROJECTION
-from engine.records import DrafterInfo
+from engine.records import DefaultSettings, DrafterInfo
 from engine.tokenizer import Tokenizer, check_same_tokens
 
 Progress = Callable[[str, float], None]
@@ -88,12 +88,16 @@ class LoadedDrafters(NamedTuple):
     sources: dict[str, str | None]
     cards: dict[str, Mapping[str, Any] | None]
 
-    def infos(self) -> tuple[DrafterInfo, ...]:
-        """All drafters, those that cannot run with the reason."""
+    def card_of(self, drafter: Drafter) -> Mapping[str, Any] | None:
+        """The card of the weights that it drafts with."""
+        return self.cards.get(drafter.model.name)
+
+    def infos(self, defaults: Mapping[str, DefaultSettings] | None = None) -> tuple[DrafterInfo, ...]:
+        """All drafters, those that cannot run with the reason; `defaults` are those chosen for the machine, by drafter."""
         infos: list[DrafterInfo] = []
-        for drafter in self.drafters.values():
-            model = _model_of(type(drafter)).name
-            infos.append(replace(drafter.info(), source=self.sources.get(model), card=self.cards.get(model)))
+        for name, drafter in self.drafters.items():
+            info, source = drafter.info((defaults or {}).get(name)), self.sources.get(drafter.model.name)
+            infos.append(replace(info, source=source, card=self.card_of(drafter)))
         for kind in (*_TRAINED, *_COMBINATIONS):
             if kind.name not in self.drafters:
                 missing, flag = _TRAINED[_model_of(kind)]

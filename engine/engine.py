@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.config import EngineConfig, GenerationRequest
 from engine.draft import ROOT, Draft
 from engine.drafters.base import Drafter, Outcome, PromptChunk
-from engine.drafters.registry import check_options
+from engine.drafters.registry import check_options, settled
 from engine.errors import EngineFailure, InvalidRequestError, PromptTooLongError
 from engine.faults import log_fault
 from engine.isolation import Fault, apart, check_draft, fault_of
@@ -86,12 +86,13 @@ class Engine:
         self._news: list[Event] = []
 
     def add(self, request: GenerationRequest) -> str:
-        """Queue a request; returns its id.
+        """Queue a request; returns its id. What it leaves to the drafter's defaults is filled in (`registry.settled`).
 
         Raises:
             InvalidRequestError: an unknown or unavailable drafter, an option out of range, a token that the model lacks.
             PromptTooLongError: the prompt does not fit the context or the KV budget.
         """
+        request = settled(request, self.info.drafters)
         spec = request.drafter
         options = check_options(spec, self.info.drafters)
         drafter = self._drafters[spec.name]
@@ -101,7 +102,7 @@ class Engine:
         if max(prompt_ids) >= self.info.vocab_size:
             has = f"tokens that the model has ({self.info.vocab_size}); its tokenizer has more"
             raise InvalidRequestError("prompt", f"text with the token {max(prompt_ids)}", has)
-        room = self._room(request, len(prompt_ids), drafter.max_nodes(spec.gamma, options))
+        room = self._room(request, len(prompt_ids), drafter.max_nodes(spec.draft_length, options))
         output = OutputStream(TextStream(self.tokenizer), request.sampling, self.tokenizer.eos_ids, room)
         sequence = Sequence(f"r{next(self._ids)}", request, prompt_ids, drafter, options, output)
         self._news.append(Queued(sequence.seq_id, len(self.scheduler.waiting)))

@@ -11,6 +11,7 @@ from engine.devices import choose_device, default_kv_budget, device_name, proces
 from engine.drafter_loading import Progress, Target, load_drafters
 from engine.drafters.base import Drafter
 from engine.errors import InvalidRequestError, UnsupportedModelError
+from engine.machine_defaults import machine_defaults
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder
 from engine.models.kernel import choose_kernel
@@ -67,6 +68,7 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
     )
     target = Target(files, tensors, tokenizer, runner, length, threads)
     loaded = load_drafters(config, target, config.draft_kv_budget_bytes or budget // 4, progress)
+    defaults = machine_defaults(target, loaded, device_name(device), progress) if config.measure_costs else {}
     progress("Ready", 1.0)
     info = EngineInfo(
         model=files.name,
@@ -84,7 +86,7 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
         kv_budget_bytes=budget,
         kv_bytes_per_token=runner.bytes_per_token,
         draft_model=loaded.sources["draft_model"],
-        drafters=loaded.infos(),
+        drafters=loaded.infos(defaults),
         special_tokens=tokenizer.special_tokens,
         eagle=loaded.sources["eagle"],
         medusa=loaded.sources["medusa"],

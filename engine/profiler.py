@@ -147,12 +147,12 @@ def _draft_cost(engine: Engine, passes: PassModel, spec: DrafterSpec, rows: int,
     # Passes were measured on chains; a tree costs more.
     more = [step.verify - float(passes.seconds(rows, 1 + step.nodes, step.context)) for step in trees]
     own += max(0.0, _usual(more)) * len(trees) / len(steps) if trees else 0.0
-    return DraftCost(rows, spec.gamma, _usual([step.draft for step in steps]), own)
+    return DraftCost(rows, spec.draft_length, _usual([step.draft for step in steps]), own)
 
 
 def _full_steps(engine: Engine, spec: DrafterSpec, prompts: Sequence[str]) -> list[_Step]:
     """The first steps in which all of these decode."""
-    sampling = SamplingParams(max_tokens=_PATIENCE * _DRAFT_STEPS * (spec.gamma + 1), ignore_eos=True)
+    sampling = SamplingParams(max_tokens=_PATIENCE * _DRAFT_STEPS * (spec.draft_length + 1), ignore_eos=True)
     ids = [engine.add(GenerationRequest(prompt, spec, sampling, trace=False)) for prompt in prompts]
     found: list[_Step] = []
     while engine.has_work() and len(found) < _DRAFT_STEPS:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from engine.config import GenerationRequest
+from engine.config import DEFAULT_GAMMA, GenerationRequest
 from engine.errors import EngineFailure
 
 
@@ -259,6 +259,45 @@ class DrafterStorage:
     context_bytes: int = 0
 
 
+class Basis(StrEnum):
+    """What expected acceptance rests on: the held-out texts of the drafter's card, or what is usual for its kind."""
+
+    CARD = "card"
+    PRIOR = "prior"
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultSettings:
+    """Settings that were chosen for a machine, for one request at a time, and what is expected (`engine.default_settings`).
+
+    Attributes:
+        gamma, options: the settings; options whose default does not depend on costs are not among them.
+        speedup: expected over plain decoding: `tokens` / `cost`.
+        tokens: of a step.
+        cost: of a step in passes of one row, drafting included.
+        rows: of the widest pass, the root included.
+        wide_rows, wide_cost: what so many rows cost in passes of one row, to describe the machine.
+        basis: of the acceptance.
+        problem: why the costs of the machine are assumptions; "" when they were measured.
+    """
+
+    gamma: int
+    options: Mapping[str, int | float | str]
+    speedup: float
+    tokens: float
+    cost: float
+    rows: float
+    wide_rows: int
+    wide_cost: float
+    basis: Basis = Basis.PRIOR
+    problem: str = ""
+
+    @property
+    def loses(self) -> bool:
+        """Whether plain decoding is expected to be faster, by measured costs."""
+        return self.speedup < 1.0 and not self.problem
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:
     """What a drafter is, for people.
@@ -268,6 +307,8 @@ class DrafterInfo:
         storage: None of one that is not loaded.
         source: where its weights came from; None without weights.
         card: what its training wrote down (see `engine.training.saving`), as it was read; None without one.
+        gamma: γ of a request that gives none; the defaults of the options are in `options`.
+        defaults: why these are the defaults; None where they were not chosen for the machine.
     """
 
     name: str
@@ -280,6 +321,8 @@ class DrafterInfo:
     storage: DrafterStorage | None = None
     source: str | None = None
     card: Mapping[str, Any] | None = None
+    gamma: int = DEFAULT_GAMMA
+    defaults: DefaultSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Sequence:
 
     @property
     def gamma(self) -> int:
-        return self.request.drafter.gamma
+        return self.request.drafter.draft_length
 
     @property
     def capture(self) -> tuple[int, ...]:

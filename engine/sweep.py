@@ -13,7 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
-from engine.drafters.registry import check_options
+from engine.drafters.registry import check_options, settled_spec
 from engine.errors import InvalidRequestError, PromptTooLongError
 from engine.records import EngineInfo
 from engine.sweep_cell import Bench, Clock, Measurement, SweepEngine, measure_cell
@@ -65,14 +65,17 @@ SweepEvent = CellStarted | CellProgress | CellFinished | SweepEnded
 
 
 class Usable(NamedTuple):
-    """The settings without the drafters that cannot run here, and a sentence about each of those."""
+    """The settings as they run here, without the drafters that cannot, and a sentence about each of those."""
 
     settings: SweepSettings
     notes: list[str]
 
 
 def usable(settings: SweepSettings, info: EngineInfo) -> Usable:
-    """Leave out what this engine does not have.
+    """Leave out what this engine does not have, and say of the rest with which options it runs.
+
+    Options that were chosen for this machine are part of the settings from here on: two machines, or one that is measured anew,
+    do not mix different drafts under one name.
 
     Raises:
         InvalidRequestError: a drafter that does not exist, an option that is not allowed, or nothing is left.
@@ -88,8 +91,13 @@ def usable(settings: SweepSettings, info: EngineInfo) -> Usable:
         if drafter is not None and not drafter.available:
             notes.append(f"{choice.name} is left out: {drafter.reason}.")
             continue
-        check_options(DrafterSpec(choice.name, settings.gammas[0], choice.options), info.drafters)
-        kept.append(choice)
+        spec = settled_spec(DrafterSpec(choice.name, settings.gammas[0], choice.options), info.drafters)
+        check_options(spec, info.drafters)
+        fitted = DrafterChoice(choice.name, spec.options)
+        if any(other.label == fitted.label for other in kept):
+            notes.append(f"{choice.label} is left out: on this machine it is {fitted.label}, which is measured already.")
+            continue
+        kept.append(fitted)
     if not kept:
         raise InvalidRequestError("drafters", ",".join(choice.label for choice in settings.drafters), " ".join(notes))
     return Usable(replace(settings, drafters=tuple(kept)), notes)

@@ -173,7 +173,7 @@ def measure_cell(
     """
     engine, batch_size, wanted = bench.engine, item.batch_size, settings.tokens_of(item.batch_size)
     sampling = SamplingParams(max_tokens=settings.max_tokens, seed=settings.seed)
-    window = _Window(item.spec.gamma, engine.info.kv_bytes_per_token)
+    window = _Window(item.spec.draft_length, engine.info.kv_bytes_per_token)
     active: dict[str, _Active] = {}
     prompts: list[dict[str, Any]] = []
     # Answers of a few tokens might never leave a step without a prefill: then the cell ends with what it has.
@@ -223,7 +223,7 @@ def measure_cell(
         block=item.block,
         batch_size=batch_size,
         drafter=item.spec.name,
-        gamma=item.spec.gamma,
+        gamma=item.spec.draft_length,
         options=dict(item.spec.options),
         tokens=window.tokens,
         row_steps=window.row_steps,

@@ -37,11 +37,11 @@ class DrafterChoice:
 
     @property
     def label(self) -> str:
-        """Name and settings.
+        """Name and settings, in the order of their names: one label for one drafter.
 
         Example: eagle, {"total_tokens": 24} → "eagle:total_tokens=24".
         """
-        return ":".join([self.name, *(f"{name}={value}" for name, value in self.options.items())])
+        return ":".join([self.name, *(f"{name}={value}" for name, value in sorted(self.options.items()))])
 
 
 DEFAULT_CHOICES = tuple(DrafterChoice(name) for name in DEFAULT_DRAFTERS)

@@ -173,7 +173,7 @@ def asked_values(request: GenerationRequest) -> dict[str, Any]:
     """The columns that carry a request's settings."""
     return {
         "drafter": request.drafter.name[:NAME_LENGTH],
-        "gamma": request.drafter.gamma,
+        "gamma": request.drafter.draft_length,
         "temperature": request.sampling.temperature,
         "seed": request.sampling.seed,
     }

@@ -12,7 +12,7 @@ PIECES: tuple[bytes, ...] = (
 )  # fmt: skip
 
 DRAFTERS: tuple[DrafterInfo, ...] = (
-    DrafterInfo("null", "None (plain decoding)", "Drafts nothing: the baseline.", True),
+    DrafterInfo("null", "None (plain decoding)", "Drafts nothing: the baseline.", True, gamma=0),
     DrafterInfo(
         "ngram",
         "N-gram (prompt lookup)",

@@ -17,7 +17,7 @@ from itertools import chain, cycle, islice
 from typing import Any
 
 from engine.config import GenerationRequest
-from engine.drafters.registry import check_options
+from engine.drafters.registry import check_options, settled
 from engine.errors import PromptTooLongError
 from engine.metrics import summarize
 from engine.records import (
@@ -156,6 +156,7 @@ class FakeEngine:
         return len(self._requests)
 
     def add(self, request: GenerationRequest) -> str:
+        request = settled(request, self.info.drafters)
         options = check_options(request.drafter, self.info.drafters)
         prompt_tokens = len(request.prompt.split())
         if prompt_tokens + request.sampling.max_tokens > self.info.max_model_len:

@@ -15,7 +15,7 @@ from app.pages.board import make_drafter_picker
 from app.presets import load_presets
 from app.render import json_bytes
 from app.state import PLAIN_RUNS, PlaygroundForm
-from engine.config import MAX_GAMMA
+from engine.config import DEFAULT_GAMMA, MAX_GAMMA
 from engine.errors import InvalidRequestError
 
 
@@ -81,7 +81,7 @@ def make_form(i18n: gr.I18n) -> FormWidgets:
     chat = gr.Checkbox(start.chat_template, label=i18n("form.chat"), info=i18n("form.chat.info"), elem_id="chat")
     drafter = make_drafter_picker()
     gamma = gr.Slider(
-        0, MAX_GAMMA, start.gamma, step=1, label=i18n("form.gamma"), info=i18n("form.gamma.info"), elem_id="gamma", buttons=[]
+        0, MAX_GAMMA, DEFAULT_GAMMA, step=1, label=i18n("form.gamma"), info=i18n("form.gamma.info"), elem_id="gamma", buttons=[]
     )
     with gr.Row(elem_id="sampling"):
         temperature = number("temperature", start.temperature, 0, 10, 0.1)

@@ -155,7 +155,7 @@ class Playground:
         request: gr.Request,
         prompt: str,
         drafter: str = "ngram",
-        gamma: int = 4,
+        gamma: int | None = None,
         options: dict[str, Any] | None = None,
         temperature: float = 0.0,
         top_k: int = 0,
@@ -174,7 +174,7 @@ class Playground:
             request: of the client.
             prompt: the text to continue.
             drafter: null, ngram, lookahead, draft_model, eagle, medusa, or another that this engine lists.
-            gamma: most draft tokens of a step, 0 to 16; 0 is plain decoding.
+            gamma: most draft tokens of a step, 0 to 16; 0 is plain decoding, None the drafter's own default on this machine.
             options: settings of the drafter by name, such as {"max_n": 3}.
             temperature: 0 is greedy.
             top_k: keep the k most likely tokens; 0 keeps all.

@@ -20,6 +20,7 @@ from app.render import Lane, compare_tokens, event_json, json_bytes, metrics_jso
 from app.service import EngineService
 from app.state import PLAIN_DRAFTER, PLAYGROUND, PlaygroundForm, plain_request
 from engine.config import GenerationRequest
+from engine.drafters.registry import settled
 from engine.errors import DraftboardError, UserError
 from engine.metrics import MetricsAccumulator, notes
 from engine.records import Event, Finished, RequestResult, Stepped
@@ -70,8 +71,8 @@ class PlaygroundRun:
 
     Attributes:
         service, store, board: of the application.
-        form: as typed.
-        request: the checked form.
+        form: as typed; once the engine is known, with the drafter's defaults filled in.
+        request: the checked form, likewise.
         cancel: set from outside to stop; looked at before every step.
         results: by lane, as they end.
         run_id: of the store, or a name of its own when the store cannot be written.
@@ -163,6 +164,8 @@ class PlaygroundRun:
 
     def _open_run(self) -> None:
         info = self.service.wait_ready(0.0)
+        self.request = settled(self.request, info.drafters)
+        self.form = self.form.settled(self.request.drafter)
         try:
             params = {**self.form.to_params(), "task": task_of(self.form.prompt)}
             self.run_id = self.store.start_run(PLAYGROUND, params, provenance(info))
@@ -181,7 +184,7 @@ class PlaygroundRun:
         """The deltas of one lane until it is over."""
         live, handle = self._open_live(), self._handle
         assert handle is not None, "a lane is followed after it was submitted"
-        metrics = MetricsAccumulator(handle.request.drafter.gamma)
+        metrics = MetricsAccumulator(handle.request.drafter.draft_length)
         cadence = Cadence(time.monotonic(), self.service.device)
         silent = 0.0
         yield live.delta()

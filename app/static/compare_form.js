@@ -10,13 +10,8 @@
     ["top_p", 1, 0, 1, 0.05],
     ["seed", 0, 0, null, 1],
   ];
-  const FIRST = [
-    ["null", 0],
-    ["ngram", 4],
-    ["lookahead", 3],
-  ];
+  const FIRST = ["null", "ngram", "lookahead"];
   const TRAINED = ["eagle", "medusa", "draft_model"]; // one of them joins the first lanes where there is one
-  const DEFAULT_GAMMA = 4;
 
   /** A segmented choice; `choose(value)` hears it. */
   const radios = (name, label, values, choose) => {
@@ -102,8 +97,13 @@
 
     firstLanes() {
       const available = (name) => this.drafters.some((one) => one.name === name && one.available);
-      const trained = TRAINED.filter(available).slice(0, 1).map((name) => [name, DEFAULT_GAMMA]);
-      return [...FIRST.filter(([name]) => available(name)), ...trained].map(([drafter, gamma]) => ({ drafter, gamma, options: {} }));
+      const names = [...FIRST.filter(available), ...TRAINED.filter(available).slice(0, 1)];
+      return names.map((name) => this.lane(this.drafters.find((one) => one.name === name)));
+    }
+
+    /** A lane with the defaults of a drafter. */
+    lane(drafter) {
+      return { drafter: drafter.name, gamma: drafter.gamma, options: {} };
     }
 
     /** What the server offers: prompts by task and the limits. */
@@ -145,7 +145,7 @@
     addLane() {
       const used = this.lanes.map((lane) => lane.drafter);
       const next = this.drafters.find((one) => one.available && !used.includes(one.name)) ?? this.drafters.find((one) => one.available && one.name !== "null");
-      this.lanes.push({ drafter: next.name, gamma: DEFAULT_GAMMA, options: {} });
+      this.lanes.push(this.lane(next));
       this.drawLanes();
       this.rows.lastElementChild.querySelector("select").focus();
     }
@@ -168,7 +168,7 @@
       const remove = el("button", { type: "button", class: "db-remove", "aria-label": t("compare.remove", { n: place + 1 }), title: t("compare.remove", { n: place + 1 }), text: "×" });
       remove.disabled = this.lanes.length <= (this.offer?.min_lanes ?? 2);
       drafter.addEventListener("input", () => {
-        Object.assign(lane, { drafter: drafter.value, options: {}, gamma: drafter.value === "null" ? 0 : lane.gamma || DEFAULT_GAMMA });
+        Object.assign(lane, this.lane(this.drafters.find((one) => one.name === drafter.value)));
         this.drawLanes();
         this.rows.children[place].querySelector("select").focus();
       });
@@ -192,6 +192,7 @@
         remove,
         options.length ? this.options(lane, options, judge) : null,
         lossy,
+        chosen?.defaults?.loses ? D.defaultsHint(chosen.defaults) : null,
       );
     }
 

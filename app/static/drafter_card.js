@@ -54,6 +54,13 @@
     return el("ul", { class: "db-card-papers", "aria-label": t("drafters.papers") }, ...card.papers.map(one));
   };
 
+  /** The settings that were chosen for this machine, and why; that they lose is said above. */
+  const defaults = (card) => {
+    if (!card.defaults) return null;
+    const why = card.defaults.loses ? [] : [[t("defaults.reason"), D.whyDefaults(card.defaults)]];
+    return section(t("defaults.title"), facts([[t("defaults.settings"), D.defaultSettings(card.defaults)], ...why]));
+  };
+
   /** What the drafter holds: weights, keys and values, temporary tokens, each with how it comes about. */
   const storage = (card, engine) => {
     const held = card.storage;
@@ -145,6 +152,7 @@
   D.drafterCard = (card, engine) => {
     const missing = card.available ? null : el("p", { class: "db-card-missing", text: D.whyMissing(card) });
     const slower = card.slower && el("p", { class: "db-card-slower", text: t("drafters.slower", { machine: card.best.machine || "–", speedup: num(card.best.speedup) }) });
+    const loses = card.defaults?.loses && el("p", { class: "db-card-slower", text: D.whyDefaults(card.defaults) });
     const name = D.drafterName(card.name, card.label);
     return el(
       "article",
@@ -153,7 +161,9 @@
       el("p", { class: "db-card-how", text: tOr(`drafters.how.${card.name}`, card.summary) }),
       missing,
       slower || null,
+      loses || null,
       papers(card),
+      defaults(card),
       storage(card, engine),
       costs(card),
       training(card),

@@ -12,7 +12,10 @@
       this.choices = el("div", { class: "db-drafters", role: "radiogroup", "aria-label": t("drafter.title") });
       this.about = el("p", { class: "db-about", "aria-live": "polite" });
       this.options = el("div", { class: "db-options" });
-      root.replaceChildren(el("span", { class: "db-field-label", text: t("drafter.title") }), this.choices, this.about, this.options);
+      this.hint = el("div", { class: "db-defaults-place" });
+      this.own = true; // γ is still to be set to that of the drafter: nobody has chosen one
+      document.getElementById("gamma")?.addEventListener("input", () => (this.own = false));
+      root.replaceChildren(el("span", { class: "db-field-label", text: t("drafter.title") }), this.choices, this.about, this.options, this.hint);
       this.read();
       D.whenEngine(() => this.draw());
     }
@@ -23,7 +26,10 @@
 
     /** Takes the value that the server set (a stored run's). */
     read() {
-      if (this.props.value) this.chosen = JSON.parse(this.props.value);
+      if (this.props.value) {
+        this.chosen = JSON.parse(this.props.value);
+        this.own = false; // γ comes along
+      }
       this.draw();
     }
 
@@ -40,6 +46,7 @@
       this.choices.replaceChildren(...this.known.map((one) => this.choice(one)));
       this.explain(this.known.find((one) => one.name === this.chosen.drafter));
       this.drawOptions();
+      if (this.own) this.takeGamma();
       document.body.classList.toggle("db-no-draft", this.chosen.drafter === "null");
     }
 
@@ -52,6 +59,7 @@
           this.chosen = { drafter: one.name, options: {} };
           this.write();
           this.drawOptions();
+          this.takeGamma();
         } else this.choices.querySelectorAll("input").forEach((other) => (other.checked = other.value === this.chosen.drafter));
         this.explain(one);
       });
@@ -78,6 +86,17 @@
     drawOptions() {
       const one = this.known.find((known) => known.name === this.chosen.drafter);
       this.options.replaceChildren(...(one?.options ?? []).map((option) => this.option(option)));
+      this.hint.replaceChildren(...[D.defaultsHint(one?.defaults)].filter(Boolean));
+    }
+
+    /** Sets γ to the default of the chosen drafter, as the settings are. */
+    takeGamma() {
+      const one = this.known.find((known) => known.name === this.chosen.drafter);
+      const input = document.querySelector("#gamma input[type=number]");
+      this.own = !input;
+      if (!input || !one || one.name === "null") return;
+      input.value = one.gamma;
+      input.dispatchEvent(new Event("input", { bubbles: true }));
     }
 
     option(option) {

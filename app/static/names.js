@@ -17,6 +17,24 @@
   /** Settings of a drafter, each as a name and a value. */
   D.settingNames = (options) => Object.entries(options ?? {}).map(([name, value]) => `${tOr(`option.${name}`, name)} ${tOr(`choice.${value}`, value)}`);
 
+  /** Why a drafter has these defaults on this machine, and on what its acceptance rests; see `app/default_lines.py`. */
+  D.whyDefaults = (defaults) => {
+    if (defaults.problem) return D.t("defaults.assumed", { reason: defaults.problem });
+    const values = { wide: defaults.wide_rows, passes: D.num(defaults.wide_cost, 1), tokens: D.num(defaults.tokens), cost: D.num(defaults.cost), speedup: D.num(defaults.speedup) };
+    const why = defaults.loses ? D.t("defaults.loses", values) : D.t("defaults.why", values);
+    return `${why} ${D.t(`defaults.basis.${defaults.basis}`)}`;
+  };
+
+  /** γ and the settings that were chosen, in words. */
+  D.defaultSettings = (defaults) => [`γ ${defaults.gamma}`, ...D.settingNames(defaults.options)].join(", ");
+
+  /** A line below the settings of a form; null of a drafter for which nothing was chosen. */
+  D.defaultsHint = (defaults) => {
+    if (!defaults) return null;
+    const line = [D.t("defaults.here", { settings: D.defaultSettings(defaults) }), D.whyDefaults(defaults)].join(" ");
+    return el("p", { class: `db-defaults${defaults.loses ? " loses" : ""}`, text: line });
+  };
+
   const time = (format) => (at) => new Date(at).toLocaleString(D.lang, { ...format, hourCycle: "h23" });
   D.when = time({ dateStyle: "medium", timeStyle: "short" });
   D.day = time({ month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });

@@ -76,7 +76,8 @@
       const head = el("label", { class: one.available ? "" : "off", title: one.available ? tOr(`drafter.${one.name}.summary`, one.summary) : D.whyMissing(one) }, box, D.lineSign(one.name), el("span", { text: name }));
       const more = options.length && one.available ? el("details", { class: "sw-options" }, el("summary", { text: t("batch.form.options") }), ...options.map((option) => option.node)) : null;
       const why = one.available ? null : el("small", { class: "sw-why", text: D.whyMissing(one) });
-      return { name: one.name, box, options, node: el("div", { class: "sw-drafter" }, head, more, why) };
+      const loses = one.defaults?.loses ? D.defaultsHint(one.defaults) : null;
+      return { name: one.name, box, options, node: el("div", { class: "sw-drafter" }, head, more, why, loses) };
     }
 
     taskRows(tasks) {

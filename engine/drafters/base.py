@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from collections.abc import Sequence as Batch
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from engine.config import DrafterSpec
+from engine.config import DEFAULT_GAMMA
+from engine.default_settings import Candidate
 from engine.draft import Draft
 from engine.models.head_parts import OwnWeights
-from engine.records import DrafterInfo, DrafterOption, DrafterStorage
+from engine.records import DefaultSettings, DrafterInfo, DrafterOption, DrafterStorage
 from engine.sequence import Sequence
 from engine.verify import Verdict, verify_sampled
 
@@ -62,6 +65,7 @@ class Drafter(ABC):
         chain: True when drafts are chains, False when they are trees.
         capture: layers of the target whose hidden states `observe` needs (of an instance where they depend on what is loaded).
         options: the settings a request may give.
+        gamma: γ of a request that gives none, where nothing was chosen for the machine.
     """
 
     name: ClassVar[str]
@@ -71,6 +75,20 @@ class Drafter(ABC):
     chain: ClassVar[bool] = True
     capture: tuple[int, ...] = ()
     options: ClassVar[tuple[DrafterOption, ...]] = ()
+    gamma: ClassVar[int] = DEFAULT_GAMMA
+
+    def candidates(self, card: Mapping[str, Any] | None) -> list[Candidate]:
+        """What its defaults may be chosen from, with what is expected of each; none where nothing is to choose.
+
+        Args:
+            card: of its weights, where they have one.
+        """
+        return []
+
+    @property
+    def model(self) -> Drafter:
+        """What drafts in the steps in which drafting costs something: another one where it hands the work on."""
+        return self
 
     def max_nodes(self, gamma: int, options: dict[str, Any]) -> int:
         """Most draft nodes of a step, window nodes included: the KV slots to reserve."""
@@ -135,10 +153,12 @@ class Drafter(ABC):
         """Most bytes of rows for tokens of a request's context (see `models.context_rows`)."""
         return 0
 
-    def storage(self) -> DrafterStorage:
-        gamma = DrafterSpec(self.name).gamma
-        nodes = self.max_nodes(gamma, {option.name: option.default for option in self.options})
-        return DrafterStorage(*self.weights, self.kv_bytes_per_token, gamma, nodes, self.context_bytes)
-
-    def info(self) -> DrafterInfo:
-        return DrafterInfo(self.name, self.label, self.summary, self.lossless, self.options, storage=self.storage())
+    def info(self, defaults: DefaultSettings | None = None) -> DrafterInfo:
+        """What it is; `defaults` are those that were chosen for the machine."""
+        gamma, chosen = (self.gamma, {}) if defaults is None else (defaults.gamma, defaults.options)
+        options = tuple(replace(option, default=chosen.get(option.name, option.default)) for option in self.options)
+        nodes = self.max_nodes(gamma, {option.name: option.default for option in options})
+        storage = DrafterStorage(*self.weights, self.kv_bytes_per_token, gamma, nodes, self.context_bytes)
+        return DrafterInfo(
+            self.name, self.label, self.summary, self.lossless, options, storage=storage, gamma=gamma, defaults=defaults
+        )

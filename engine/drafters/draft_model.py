@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Batch
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from engine.default_settings import Candidate, chain_candidates
 from engine.draft import Draft
 from engine.drafters.base import Outcome
 from engine.drafters.chain import GrowingChain
 from engine.drafters.context_vocabulary import most_bytes, vocabulary_of_sequence
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.pooled import PooledDrafter
+from engine.expected_tokens import PRIOR_RATE, held_out_rates
 from engine.model_runner import ModelRunner
 from engine.models.attention import Row
 from engine.models.context_rows import ContextSource
 from engine.models.head_parts import OwnWeights, TargetParts
+from engine.records import Basis
 from engine.sequence import Sequence
 
 
@@ -64,6 +68,12 @@ class DraftModelDrafter(PooledDrafter):
         self._max_prefill = max_prefill
         self._computed: dict[str, int] = {}
         self._fed: dict[str, int] = {}
+
+    def candidates(self, card: Mapping[str, Any] | None) -> list[Candidate]:
+        if self._is_target:
+            return chain_candidates([1.0], Basis.CARD)  # the target accepts all that it would have written itself
+        known = held_out_rates(card)
+        return chain_candidates(known or [PRIOR_RATE], Basis.CARD if known else Basis.PRIOR)
 
     def _obstacle(self, sequence: Sequence) -> str:
         pool, seq_id, tokens, spec = self._runner.pool, sequence.seq_id, sequence.token_ids, self._runner.decoder.spec

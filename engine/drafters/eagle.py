@@ -8,6 +8,7 @@ verified the draft: also the slot of the last accepted token, when all were acce
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Batch
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.default_settings import Candidate, Step, chain_candidates
 from engine.draft import Draft
 from engine.drafters.base import Outcome, PromptChunk
 from engine.drafters.context_vocabulary import most_bytes, vocabulary_of_sequence
@@ -22,13 +24,18 @@ from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.eagle_chain import EagleChain
 from engine.drafters.eagle_tree import GrowingTree, fed_nodes, tree_nodes
 from engine.drafters.pooled import PooledDrafter
+from engine.expected_tokens import PRIOR_RATE, extended, held_out_rates, ranked, tree_tokens
 from engine.head_runner import HeadRunner
 from engine.models.attention import Row
 from engine.models.context_rows import ContextSource
 from engine.models.eagle_pass import HeadRow
 from engine.models.head_parts import OwnWeights
-from engine.records import DrafterOption
+from engine.records import Basis, DrafterOption
 from engine.sequence import Sequence
+
+# Sizes and depths of trees that a default may have.
+_TREES = (4, 6, 8, 12, 16, 24, 32)
+_DEPTHS = range(1, 6)
 
 
 @dataclass(slots=True)
@@ -75,6 +82,18 @@ class EagleDrafter(PooledDrafter):
         self._vocabulary = DraftVocabulary(token_ids, runner.head.config.vocab_size)
         self._context = context
         self._states: dict[str, _State] = {}
+
+    def candidates(self, card: Mapping[str, Any] | None) -> list[Candidate]:
+        known = held_out_rates(card)
+        rates, basis = known or [PRIOR_RATE], Basis.CARD if known else Basis.PRIOR
+        found = chain_candidates(rates, basis, total_tokens=0)
+        top_k = next(int(option.default) for option in self.options if option.name == "top_k")
+        for depth in _DEPTHS:
+            ranks = ranked(extended(rates, depth))
+            for total in (size for size in _TREES if tree_nodes(size, top_k, depth) == size - 1):
+                step = Step(1.0, tree_tokens(ranks, total - 1), total - 1, depth, "tree")
+                found.append(Candidate(depth, {"total_tokens": total}, (step,), basis))
+        return found
 
     def drafts_chains(self, options: dict[str, Any]) -> bool:
         return options["total_tokens"] == 0

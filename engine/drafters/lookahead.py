@@ -11,15 +11,32 @@ Deviations from the reference: guesses share prefixes; the window fills one row 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from collections.abc import Sequence as Batch
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.default_settings import Candidate, Step
 from engine.draft import Draft
 from engine.drafters.base import Drafter, Outcome
 from engine.records import DrafterOption
 from engine.sampling import RandomStream
 from engine.sequence import Sequence
+
+# Tokens of a step and its nodes, guesses and window, by N and by W = G: seen with SmolLM2-135M on the built-in prompts of code,
+# maths, chat and summaries, 72 tokens each, greedy, n-grams of the prompt in the pool.
+_SEEN = {
+    (2, 1): (1.24, 1.7),
+    (2, 2): (1.31, 3.1),
+    (2, 3): (1.37, 4.4),
+    (3, 1): (1.35, 3.1),
+    (3, 2): (1.50, 5.9),
+    (3, 3): (1.57, 8.4),
+    (4, 2): (1.58, 8.8),
+    (4, 3): (1.70, 12.5),
+    (4, 5): (1.79, 19.6),
+    (4, 7): (1.87, 26.8),
+}
 
 
 class NgramPool:
@@ -69,6 +86,13 @@ class LookaheadDrafter(Drafter):
     def __init__(self, eos_ids: tuple[int, ...]) -> None:
         self._eos = frozenset(eos_ids)
         self._states: dict[str, _State] = {}
+
+    def candidates(self, card: Mapping[str, Any] | None) -> list[Candidate]:
+        found: list[Candidate] = []
+        for (size, width), (tokens, nodes) in _SEEN.items():
+            options = {"window": width, "ngram": size, "guesses": width}
+            found.append(Candidate(size - 1, options, (Step(1.0, tokens, nodes, size - 1, "tree"),)))
+        return found
 
     def max_nodes(self, gamma: int, options: dict[str, Any]) -> int:
         depth = min(gamma, options["ngram"] - 1)

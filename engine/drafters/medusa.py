@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Batch
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from engine.config import MAX_GAMMA
+from engine.default_settings import Candidate, Step
 from engine.draft import Draft
 from engine.drafters.base import Drafter, Outcome, PromptChunk
 from engine.drafters.best_tokens import best_tokens
 from engine.drafters.draft_vocabulary import DraftVocabulary
 from engine.drafters.static_tree import StaticTree, build_tree, prior_rates
+from engine.expected_tokens import held_out_ranks, held_out_rates, tree_tokens
 from engine.models.head_parts import OwnWeights
 from engine.models.medusa_pass import MedusaLike
-from engine.records import DrafterOption
+from engine.records import Basis, DrafterOption
 from engine.sequence import Sequence
 from engine.typical import verify_typical
 from engine.verify import Verdict
+
+_TREES = (1, 2, 3, 4, 6, 8, 10, 12, 15, 20, 24, 31)  # sizes that a default may have
 
 
 class MedusaDrafter(Drafter):
@@ -51,6 +57,17 @@ class MedusaDrafter(Drafter):
         self._rates = [list(ranks)[: heads.config.draft_vocab_size] for ranks in known[: heads.config.num_heads]]
         self._trees: dict[tuple[int, int], StaticTree] = {}
         self._hidden: dict[str, Tensor] = {}  # [hidden] at the place that gave the last token
+
+    def candidates(self, card: Mapping[str, Any] | None) -> list[Candidate]:
+        known = held_out_rates(card)
+        rates = held_out_ranks(self._rates, known)
+        basis = Basis.CARD if known or "rank_rates" in (card or {}) else Basis.PRIOR
+        found: list[Candidate] = []
+        for depth in range(1, min(len(rates), MAX_GAMMA) + 1):
+            for nodes in (size for size in _TREES if len(self._tree(size, depth).ranks) == size):
+                step = Step(1.0, tree_tokens(rates[:depth], nodes), nodes, depth, "tree")
+                found.append(Candidate(depth, {"nodes": nodes}, (step,), basis))
+        return found
 
     def max_nodes(self, gamma: int, options: dict[str, Any]) -> int:
         return len(self._tree(options["nodes"], gamma).ranks)

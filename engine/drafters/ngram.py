@@ -5,12 +5,36 @@ Costs next to nothing, stores nothing, and pays where output repeats input: summ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Batch
+from typing import Any, NamedTuple
 
+from engine.default_settings import GAMMAS, Candidate, Step
 from engine.draft import Draft
 from engine.drafters.base import Drafter
+from engine.expected_tokens import chain_tokens
 from engine.records import DrafterOption
 from engine.sequence import Sequence
+
+
+class Lookups(NamedTuple):
+    """How lookups usually go.
+
+    Attributes:
+        share: of the steps, in which something is found.
+        rates: conditional acceptance by position of what is found.
+    """
+
+    share: float
+    rates: tuple[float, ...]
+
+    def step(self, gamma: int) -> Step:
+        """A step with a copy of γ tokens."""
+        return Step(self.share, chain_tokens(self.rates, gamma), gamma, 0)
+
+
+# Of matches of 2 to 4 tokens: SmolLM2-135M on the built-in prompts of code, maths, chat and summaries, 96 tokens each, greedy.
+USUAL = Lookups(0.22, (0.52, 0.70, 0.78, 0.81, 0.84, 0.88))
 
 
 class _Index:
@@ -60,6 +84,10 @@ class NgramDrafter(Drafter):
 
     def __init__(self) -> None:
         self._indexes: dict[str, _Index] = {}
+
+    def candidates(self, card: Mapping[str, Any] | None) -> list[Candidate]:
+        plain = Step(1 - USUAL.share, 1.0, 0, 0)
+        return [Candidate(gamma, {}, (USUAL.step(gamma), plain)) for gamma in GAMMAS]
 
     def propose(self, sequences: Batch[Sequence]) -> list[Draft]:
         return [self._propose(sequence) for sequence in sequences]

@@ -16,6 +16,7 @@ class NullDrafter(Drafter):
     name = "null"
     label = "Plain decoding"
     summary = "No speculation: one target pass for each token. The baseline that every speed-up is measured against."
+    gamma = 0
 
     def max_nodes(self, gamma: int, options: dict[str, Any]) -> int:
         return 0

@@ -26,6 +26,7 @@ from app.service import EngineService
 from engine.config import EngineConfig, GenerationRequest, SamplingParams
 from engine.errors import InvalidRequestError, ModelNotFoundError, PortInUseError
 from storage.store import Store
+from tests.fake_infos import info_with
 from tests.fakes import FAULT, FakeEngine, FakeScript, after, expected_text, fake_factory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,8 +74,8 @@ def test_the_json_document_has_exactly_the_documented_fields(run: Run) -> None:
     document = json.loads(out)
     assert code == DONE
     assert list(document) == [
-        "text", "token_ids", "finish_reason", "drafter", "gamma", "lossless", "error", "metrics", "notes", "timings", "steps",
-        "run_id",
+        "text", "token_ids", "finish_reason", "drafter", "gamma", "options", "lossless", "error", "metrics", "notes", "timings",
+        "steps", "run_id",
     ]  # fmt: skip
     assert (document["drafter"], document["gamma"], document["lossless"]) == ("ngram", 3, True)
     assert document["finish_reason"] == "length"
@@ -127,6 +128,19 @@ def test_a_run_is_stored_with_its_result(run: Run, database: str) -> None:
     store.close()
     assert detail.status == "done"
     assert [request.text for request in detail.requests] == [json.loads(out)["text"]]
+
+
+def test_a_draft_length_that_is_not_given_is_the_drafters_and_is_stored_with_the_run(run: Run, database: str) -> None:
+    script = FakeScript(info=info_with("ngram", gamma=2))
+    code, out, _ = run("--prompt", "hello world", "--json", script=script)
+    document = json.loads(out)
+    store = Store(database)
+    detail = store.get_run(document["run_id"])
+    store.close()
+    stored = detail.requests[0].request().drafter
+    assert (code, document["gamma"], stored.gamma, detail.params["drafter"]["gamma"]) == (DONE, 2, 2, 2)
+    _, out, _ = run("--prompt", "hello world", "--gamma", "5", "--json", script=script)
+    assert json.loads(out)["gamma"] == 5
 
 
 def test_no_store_keeps_nothing(run: Run, database: str) -> None:

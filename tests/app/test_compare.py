@@ -25,6 +25,7 @@ from engine.records import Finished
 from storage.recorder import StoreRecorder
 from storage.store import Store
 from tests.e2e.served import wait_until
+from tests.fake_infos import info_with
 from tests.fakes import FAULT, FakeScript, fake_factory
 from tests.storage.samples import make_request, make_result, make_steps
 
@@ -86,6 +87,23 @@ def test_lanes_get_names_of_their_own_and_the_plain_lane_drafts_nothing() -> Non
     assert request.labels == ("null", "ngram γ=4 (1)", "lookahead γ=3 window=7", "ngram γ=4 (2)")
     assert [one.drafter.gamma for one in request.requests[0]] == [0, 4, 3, 4]
     assert {one.sampling.temperature for one in request.requests[0]} == {0.5}
+
+
+def test_a_lane_without_a_draft_length_has_that_of_its_drafter(tmp_path: Path) -> None:
+    lanes = [{"drafter": "null"}, {"drafter": "ngram"}, {"drafter": "ngram", "gamma": 5}]
+    assert read_comparison(asked(lanes=lanes)).labels == ("null", "ngram", "ngram γ=5")
+    with opened(tmp_path, FakeScript(info=info_with("ngram", gamma=2))) as bench:
+        one = bench.run(lanes=lanes)
+        stored = bench.store.get_run(one.run_id)
+    assert one.request.labels == ("null", "ngram γ=2", "ngram γ=5")
+    assert [lane["gamma"] for lane in stored.params["lanes"]] == [0, 2, 5]
+    assert [request.request().drafter.gamma for request in stored.requests] == [0, 2, 5]
+
+
+def test_a_drafter_that_is_not_loaded_is_refused_before_anything_is_stored(bench: Bench) -> None:
+    with pytest.raises(InvalidRequestError, match="no draft model is loaded"):
+        bench.run(lanes=[{"drafter": "null"}, {"drafter": "draft_model"}])
+    assert list(bench.store.list_runs()) == []
 
 
 @pytest.mark.parametrize(

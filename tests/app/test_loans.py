@@ -12,7 +12,7 @@ from app.service import EngineService
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.errors import EngineFailure, InvalidRequestError
 from engine.records import Finished
-from tests.app.test_service import EngineList, serving
+from tests.app.serving import EngineList, serving
 from tests.e2e.served import wait_until
 from tests.fakes import FakeScript
 

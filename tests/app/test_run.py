@@ -22,6 +22,7 @@ from engine.errors import InvalidRequestError, ModelNotFoundError, StoreUnavaila
 from storage.recorder import StoreRecorder
 from storage.store import Store
 from tests.e2e.served import wait_until
+from tests.fake_infos import info_with
 from tests.fakes import FakeScript, expected_text, fake_factory
 
 NewRun = Callable[..., PlaygroundRun]
@@ -111,6 +112,16 @@ def test_plain_decoding_runs_when_it_was_asked_for(new_run: NewRun, plain: str, 
     events = events_of(collect(new_run(plain=plain)))
     assert [event["l"] for event in events if event["k"] == "end"] == lanes
     assert (events[-1]["speedup"] is not None) == (len(lanes) == 2)
+
+
+def test_a_form_without_a_draft_length_is_stored_with_that_of_its_drafter(tmp_path: Path) -> None:
+    with opened(tmp_path, FakeScript(info=info_with("ngram", gamma=2))) as make:
+        run = make(plain="off")
+        assert run.form.gamma is None
+        first = events_of(collect(run))[0]
+        stored = run.store.get_run(run.run_id)
+    assert (first["gamma"], stored.params["gamma"], stored.requests[0].request().drafter.gamma) == (2, 2, 2)
+    assert form_of(stored).gamma == 2
 
 
 def test_a_sampled_run_is_not_compared_token_by_token(new_run: NewRun) -> None:

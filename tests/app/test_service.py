@@ -5,98 +5,14 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from app.contracts import Progress
 from app.service import EngineService
-from engine.config import DrafterSpec, GenerationRequest, SamplingParams
-from engine.errors import EngineFailure, InvalidRequestError, ModelNotFoundError, PromptTooLongError, StoreUnavailableError
-from engine.records import Event, Finished, Queued, RequestResult, Started, Stepped
-from tests.fakes import FAULT, FakeEngine, FakeScript, after, expected_text, fake_factory
-
-WAIT = 10.0
-
-
-class ListRecorder:
-    """A recorder that keeps rows in a dictionary and tells of written events late, from a thread of its own.
-
-    Args:
-        fails: the call that raises.
-        reason: why nothing can be written, as the real one tells it.
-    """
-
-    def __init__(self, fails: str = "", reason: str | None = None) -> None:
-        self.rows: dict[str, list[Event]] = {}
-        self.opened: list[tuple[str, str]] = []
-        self.fails = fails
-        self.reason = reason
-
-    def open_request(self, run_id: str, request: GenerationRequest, label: str = "") -> str:
-        if self.fails == "open_request":
-            raise StoreUnavailableError("The database is read-only.")
-        self.opened.append((run_id, label))
-        row = f"row-{len(self.rows)}"
-        self.rows[row] = []
-        return row
-
-    def on_event(self, row: str, event: Event, written: Callable[[str | None], None] | None = None) -> None:
-        if self.fails == "on_event":
-            raise OSError("disk full")
-        if written is None:
-            self.rows[row].append(event)
-            return
-
-        def write() -> None:
-            self.rows[row].append(event)
-            written(self.reason)
-
-        threading.Timer(0.05, write).start()
-
-
-class EngineList:
-    """A factory that remembers the engines it built; the n-th one follows the n-th script, the last script repeats."""
-
-    def __init__(self, *scripts: FakeScript) -> None:
-        self.scripts = scripts
-        self.engines: list[FakeEngine] = []
-
-    def __call__(self, progress: Progress) -> FakeEngine:
-        engine = FakeEngine(self.scripts[min(len(self.engines), len(self.scripts) - 1)], progress)
-        self.engines.append(engine)
-        return engine
-
-
-@contextmanager
-def serving(factory: Callable[[Progress], FakeEngine], recorder: ListRecorder | None = None) -> Iterator[EngineService]:
-    service = EngineService(factory, recorder)
-    service.start()
-    try:
-        yield service
-    finally:
-        service.stop()
-
-
-def request(prompt: str = "hello world", max_tokens: int = 20, drafter: str = "ngram", gamma: int = 4) -> GenerationRequest:
-    return GenerationRequest(prompt, DrafterSpec(drafter, gamma), SamplingParams(max_tokens=max_tokens))
-
-
-ENDLESS = 100_000 // 16
-SLOW = FakeScript(step_delay_s=0.002)
-
-
-def result_of(events: list[Event]) -> RequestResult:
-    assert isinstance(events[-1], Finished)
-    return events[-1].result
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.002)
+from engine.errors import EngineFailure, InvalidRequestError, ModelNotFoundError, PromptTooLongError
+from engine.records import Event, Finished, Queued, Started, Stepped
+from tests.app.serving import ENDLESS, SLOW, WAIT, EngineList, ListRecorder, request, result_of, serving, wait_until
+from tests.fakes import FAULT, FakeScript, after, expected_text, fake_factory
 
 
 def test_a_request_gives_its_events_in_order_and_ends() -> None:
@@ -350,38 +266,3 @@ def test_an_idle_service_takes_no_steps() -> None:
         taken = factory.engines[0].steps_taken
         time.sleep(0.05)
         assert factory.engines[0].steps_taken == taken
-
-
-def test_requests_with_a_run_are_recorded_before_their_end_is_told() -> None:
-    recorder = ListRecorder()
-    with serving(fake_factory(), recorder) as service:
-        handle = service.submit(request(), run_id="run-1", label="baseline")
-        events = list(handle.events(WAIT))
-        assert recorder.opened == [("run-1", "baseline")]
-        assert recorder.rows["row-0"] == events
-        list(service.submit(request()).events(WAIT))
-    assert len(recorder.rows) == 1, "a request without a run is not recorded"
-
-
-@pytest.mark.parametrize(
-    ("fails", "words"), [("open_request", "The database is read-only."), ("on_event", "The run could not be saved: disk full")]
-)
-def test_a_store_that_fails_does_not_lose_the_output(fails: str, words: str) -> None:
-    with serving(fake_factory(), ListRecorder(fails)) as service:
-        handle = service.submit(request(), run_id="run-1")
-        assert result_of(list(handle.events(WAIT))).text == expected_text(request())
-        assert handle.record_error == words
-
-
-def test_the_reason_why_a_request_is_not_stored_comes_with_its_end() -> None:
-    with serving(fake_factory(), ListRecorder(reason="The database is locked.")) as service:
-        handle = service.submit(request(), run_id="run-1")
-        list(handle.events(WAIT))
-        assert handle.record_error == "The database is locked."
-
-
-def test_a_failed_request_is_recorded_with_its_error() -> None:
-    recorder = ListRecorder()
-    with serving(EngineList(FakeScript(fail_at_step=3), FakeScript()), recorder) as service:
-        list(service.submit(request(), run_id="run-1").events(WAIT))
-    assert result_of(recorder.rows["row-0"]).finish_reason == "failed"

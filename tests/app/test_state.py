@@ -26,7 +26,7 @@ def test_the_form_becomes_a_request() -> None:
         ({"prompt": "  "}, "prompt is '  '"),
         ({"gamma": -1}, "gamma is -1; allowed: a whole number from 0 to 16."),
         ({"gamma": 2.5}, "gamma is 2.5"),
-        ({"gamma": None}, "gamma is None"),
+        ({"gamma": "4"}, "gamma is '4'"),
         ({"temperature": -0.1}, "temperature is -0.1"),
         ({"temperature": math.nan}, "temperature is nan"),
         ({"temperature": None}, "temperature is None"),

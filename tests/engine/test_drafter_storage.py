@@ -56,7 +56,10 @@ def test_the_temporary_tokens_are_those_of_a_step_at_the_default_settings(target
     tokens = {name: info.storage.draft_tokens for name, info in found.items() if info.storage is not None}
     # Lookahead: 5 guesses × 3 tokens and a window of 3 rows × 5 columns.
     assert tokens == {"null": 0, "ngram": 4, "lookahead": 30, "eagle": 4, "medusa": 15, "ngram_eagle": 4}
-    assert {info.storage.gamma for info in found.values() if info.storage is not None} == {4}
+    assert {name: info.storage.gamma for name, info in found.items() if info.storage is not None} == {
+        **dict.fromkeys(tokens, 4),
+        "null": 0,
+    }
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa", "eagle with context"])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from engine.config import DrafterSpec
+from engine.config import DrafterSpec, GenerationRequest
 from engine.drafters.lookahead import LookaheadDrafter
 from engine.drafters.ngram import NgramDrafter
 from engine.drafters.null import NullDrafter
-from engine.drafters.registry import check_options
+from engine.drafters.registry import check_options, settled
 from engine.errors import InvalidRequestError
 from engine.records import DrafterInfo, DrafterOption
 
@@ -78,3 +79,18 @@ def test_a_real_setting_takes_whole_numbers_too() -> None:
 @pytest.mark.parametrize("value", ["newest", "", 1, None, []])
 def test_a_choice_that_does_not_exist_is_refused_with_the_choices(value: Any) -> None:
     assert refusal("ngram", match=value).endswith("allowed: latest, earliest.")
+
+
+def gamma_of(name: str, gamma: int | None) -> int | None:
+    infos = [replace(info, gamma=2) if info.name == "ngram" else info for info in INFOS]
+    return settled(GenerationRequest("a", DrafterSpec(name, gamma)), infos).drafter.gamma
+
+
+def test_a_request_without_a_draft_length_gets_that_of_its_drafter() -> None:
+    assert [gamma_of(name, None) for name in ("null", "ngram", "lookahead")] == [0, 2, 4]
+    assert [gamma_of("ngram", gamma) for gamma in (0, 7)] == [0, 7]
+
+
+def test_defaults_of_a_drafter_that_is_not_there_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="drafter is 'medusa'"):
+        gamma_of("medusa", None)

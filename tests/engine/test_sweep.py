@@ -10,8 +10,9 @@ import pytest
 from engine.errors import InvalidRequestError, PromptTooLongError
 from engine.sweep import CellFinished, CellProgress, CellStarted, SweepEnded, check_prompts, run_sweep, usable
 from engine.sweep_cell import Measurement, measure_cell
-from engine.sweep_plan import DrafterChoice, PoolPrompt, PromptQueue, make_plan
+from engine.sweep_plan import DrafterChoice, PoolPrompt, PromptQueue, SweepSettings, make_plan
 from tests.engine.sweep_bench import ClockedEngine, make_pool, measure, settings
+from tests.fake_infos import fitted
 from tests.fakes import FakeScript
 
 
@@ -175,6 +176,31 @@ def test_drafters_that_are_not_available_are_left_out_with_a_note() -> None:
     kept, notes = usable(wanted, ClockedEngine().info)
     assert [choice.name for choice in kept.drafters] == ["ngram"]
     assert notes == ["draft_model is left out: no draft model is loaded; start with --draft-model FOLDER_OR_ID."]
+
+
+def test_a_drafter_runs_with_the_settings_that_were_chosen_for_the_machine_and_the_sweep_says_so() -> None:
+    engine = ClockedEngine(FakeScript(info=fitted("lookahead", 2, window=3, guesses=2)))
+    choices = (DrafterChoice("ngram"), DrafterChoice("lookahead"), DrafterChoice("lookahead", {"window": 7}))
+    kept, notes = usable(settings(drafters=choices, gammas=(2, 4)), engine.info)
+    assert [choice.label for choice in kept.drafters] == [
+        "ngram",
+        "lookahead:guesses=2:window=3",
+        "lookahead:guesses=2:window=7",
+    ]
+    assert (kept.gammas, notes) == ((2, 4), [])
+    events = measure(engine, kept, make_pool())
+    cells = [event.measurement for event in events if isinstance(event, CellFinished)]
+    windows = {(cell.options["window"], cell.options["guesses"]) for cell in cells if cell.drafter == "lookahead"}
+    assert windows == {(3, 2), (7, 2)}
+    assert SweepSettings.from_dict(kept.to_dict()) == kept, "a resumed sweep goes on with the same drafts"
+
+
+def test_what_is_the_same_drafter_here_is_measured_once() -> None:
+    info = fitted("lookahead", 2, window=3)
+    choices = (DrafterChoice("lookahead", {"window": 3}), DrafterChoice("lookahead"))
+    kept, notes = usable(settings(drafters=choices), info)
+    assert [choice.label for choice in kept.drafters] == ["lookahead:window=3"]
+    assert notes == ["lookahead is left out: on this machine it is lookahead:window=3, which is measured already."]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,11 @@ def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
     assert len(places) == BLOCK_CANDIDATES + 1, "the baseline has no fixed place in its block"
 
 
+def test_a_drafter_has_one_label_whatever_the_order_of_its_settings() -> None:
+    one, other = {"window": 3, "guesses": 2}, {"guesses": 2, "window": 3}
+    assert DrafterChoice("lookahead", one).label == DrafterChoice("lookahead", other).label == "lookahead:guesses=2:window=3"
+
+
 def test_settings_survive_json() -> None:
     wanted = settings(drafters=(DrafterChoice("eagle", {"total_tokens": 24}),), tasks={"code": 0.5})
     assert SweepSettings.from_dict(wanted.to_dict()) == wanted
