@@ -34,9 +34,12 @@ KvBudget = Annotated[str | None, typer.Option(help="Most memory of keys and valu
 DraftKvBudget = Annotated[
     str | None, typer.Option(help="Most memory of a drafter's own keys and values; a quarter of the target's when left out.")
 ]
-MaxBatch = Annotated[int | None, typer.Option(help="Most requests that run at once. (64)")]
+MaxBatch = Annotated[
+    int | None, typer.Option(help="Most requests that run at once; 64, or as many as a GPU can hold, when left out.")
+]
 MaxModelLen = Annotated[
-    int | None, typer.Option(help="Longest context in tokens, prompt and answer together; the model's own when left out.")
+    int | None,
+    typer.Option(help="Longest context, prompt and answer; the model's own, or what a GPU can hold, when left out."),
 ]
 MaxStepTokens = Annotated[int | None, typer.Option(help="Most prompt tokens that a step reads beside what it decodes. (256)")]
 BlockSize = Annotated[int | None, typer.Option(help="Tokens of a block of keys and values. (16)")]

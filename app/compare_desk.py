@@ -71,11 +71,14 @@ class CompareDesk:
         """Begins a comparison and returns at once.
 
         Raises:
-            UserError: the model could not be loaded, a drafter is unknown or unavailable, or the store cannot be written.
+            UserError: the model could not be loaded, a drafter is unknown or unavailable, its memory cannot hold all lanes
+                together, or the store cannot be written.
             TimeoutError: the model still loads.
         """
         info = self._service.wait_ready(0.0)
         request = request.settled(info.drafters)
+        if request.way == "together":
+            self._service.check_batch(request.requests[0])
         run_id = self._store.start_run(COMPARE, request.to_params(), provenance(info))
         one = Comparison(run_id, request, self._board.open(run_id))
         one.live.add(_begin(one))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from engine.config import EngineConfig, GenerationRequest
+from engine.config import DrafterSpec, EngineConfig, GenerationRequest
 from engine.records import EngineInfo, Event
 
 Progress = Callable[[str, float], None]
@@ -17,6 +17,7 @@ class EngineLike(Protocol):
     info: EngineInfo
 
     def add(self, request: GenerationRequest) -> str: ...
+    def check_batch(self, requests: Sequence[GenerationRequest], drafters: Sequence[DrafterSpec] = ()) -> None: ...
     def cancel(self, request_id: str) -> None: ...
     def has_work(self) -> bool: ...
     def step(self) -> list[Event]: ...

@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from app.commands import Ask, Cancel, Command, Lend, Stop, Submit
 from app.contracts import EngineLike, Progress, Recorder
 from app.handles import Channel, RequestHandle
 from app.loans import Loan, LoanDesk, Work
 from app.memory import all_collected
 from app.recording import Recording
-from engine.config import GenerationRequest
+from engine.config import DrafterSpec, GenerationRequest
 from engine.drafters.registry import settled
 from engine.errors import DraftboardError, EngineFailure, UserError
 from engine.faults import bare, in_words, log_fault
@@ -40,27 +41,6 @@ class ServiceStatus:
     info: EngineInfo | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Submit:
-    channel: Channel
-    accepted: Future[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Cancel:
-    channel: Channel
-
-
-@dataclass(frozen=True, slots=True)
-class _Lend:
-    loan: Loan
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    pass
-
-
 class EngineService:
     """Shares one engine between any number of clients.
 
@@ -72,7 +52,7 @@ class EngineService:
     def __init__(self, factory: Callable[[Progress], EngineLike], recorder: Recorder | None = None) -> None:
         self._factory = factory
         self._recording = Recording(recorder)
-        self._inbox: queue.SimpleQueue[_Submit | _Cancel | _Lend | _Stop] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._gate = threading.Lock()  # makes "closed?" and "put into the inbox" one act
         self._closed = False
         self._stopping = threading.Event()
@@ -80,7 +60,7 @@ class EngineService:
         self._load_error: BaseException | None = None
         self._channels: dict[str, Channel] = {}  # accepted and not finished, by request id; the worker's own
         self._loans = LoanDesk()
-        self._held: list[_Submit] = []  # came while the engine was lent
+        self._held: list[Submit] = []  # came while the engine was lent
         self._status = ServiceStatus("loading", "The engine has not started.", 0.0, None)
         self._thread = threading.Thread(target=self._run, name="draftboard-engine", daemon=True)
 
@@ -111,7 +91,7 @@ class EngineService:
     def stop(self) -> None:
         """Cancels what runs, ends its requests and joins the worker. Idempotent."""
         self._stopping.set()
-        self._inbox.put(_Stop())
+        self._inbox.put(Stop())
         if self._thread.ident is not None:
             self._thread.join()
         else:
@@ -149,10 +129,7 @@ class EngineService:
         """
         channel = Channel(request, run_id, label)
         accepted: Future[str] = Future()
-        with self._gate:
-            if self._closed:
-                raise EngineFailure("The engine service has stopped.")
-            self._inbox.put(_Submit(channel, accepted))
+        self._put(Submit(channel, accepted))
         try:
             while cancel is not None and not accepted.done():
                 wait([accepted], CANCEL_POLL_S)
@@ -164,6 +141,17 @@ class EngineService:
             raise
         return RequestHandle(channel, self._cancel_channel)
 
+    def check_batch(self, requests: Sequence[GenerationRequest], drafters: Sequence[DrafterSpec] = ()) -> None:
+        """Refuses requests that cannot run side by side (see `engine.engine.Engine.check_batch`); runs nothing.
+
+        Raises:
+            UserError: they cannot, or the model could not be loaded.
+            EngineFailure: the service has stopped.
+        """
+        ask = Ask(lambda engine: engine.check_batch(requests, drafters))
+        self._put(ask)
+        ask.answered.result()
+
     def lend(self, work: Work) -> Future[None]:
         """Lends the engine to work that must be alone with it, after what was lent before (see `app.loans`).
 
@@ -174,16 +162,19 @@ class EngineService:
             EngineFailure: the service has stopped.
         """
         loan = Loan(work)
+        self._put(Lend(loan))
+        return loan.done
+
+    def _put(self, command: Command) -> None:
         with self._gate:
             if self._closed:
                 raise EngineFailure("The engine service has stopped.")
-            self._inbox.put(_Lend(loan))
-        return loan.done
+            self._inbox.put(command)
 
     def _cancel_channel(self, channel: Channel) -> None:
         """Safe from any thread and from a finalizer: SimpleQueue.put may be re-entered."""
         channel.cancelled = True
-        self._inbox.put(_Cancel(channel))
+        self._inbox.put(Cancel(channel))
 
     # Everything below runs in the worker thread.
 
@@ -250,18 +241,20 @@ class EngineService:
                 return True
             patience = 0.0
             match command:
-                case _Stop():
+                case Stop():
                     return False
-                case _Submit() if self._loans.busy:
+                case Submit() if self._loans.busy:
                     self._held.append(command)
-                case _Submit(channel, accepted):
+                case Submit(channel, accepted):
                     self._add(engine, channel, accepted)
-                case _Lend(loan) if engine is None:
+                case Ask():
+                    command.put_to(engine, self._load_error)
+                case Lend(loan) if engine is None:
                     loan.end(self._load_error or EngineFailure("The engine is not loaded."))
-                case _Lend(loan):
+                case Lend(loan):
                     self._loans.add(loan)
                 # Ids of a rebuilt engine begin anew, so the id alone could name somebody else's request.
-                case _Cancel(channel) if engine is not None and self._channels.get(channel.request_id) is channel:
+                case Cancel(channel) if engine is not None and self._channels.get(channel.request_id) is channel:
                     engine.cancel(channel.request_id)
 
     def _add(self, engine: EngineLike | None, channel: Channel, accepted: Future[str]) -> None:
@@ -355,10 +348,12 @@ class EngineService:
                 command = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            if isinstance(command, _Submit):
+            if isinstance(command, Submit):
                 command.accepted.set_exception(stopped)
-            elif isinstance(command, _Lend):
+            elif isinstance(command, Lend):
                 command.loan.end(stopped)
+            elif isinstance(command, Ask):
+                command.put_to(None, stopped)
 
     def _step_once_more(self, engine: EngineLike) -> None:
         """Lets the engine end its cancelled requests itself: their results have the engine's own times."""

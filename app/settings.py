@@ -67,7 +67,7 @@ class Settings(BaseSettings):
     device: str = "auto"
     kv_budget: int = 0
     draft_kv_budget: int = 0
-    max_batch: int = Field(default=64, ge=1, le=1024)
+    max_batch: int | None = Field(default=None, ge=1, le=1024)
     max_model_len: int | None = Field(default=None, ge=2, le=1 << 24)
     max_step_tokens: int = Field(default=256, ge=1, le=1 << 20)
     block_size: int = Field(default=16, ge=1, le=1024)

@@ -23,9 +23,9 @@ from app.settings import Settings, load_settings
 from app.sweep_options import parse_drafters, parse_numbers, parse_tasks
 from app.sweep_profile import drafter_kv, find_or_measure
 from app.sweep_report import cells_of, document, flags, summary, table
-from app.sweep_run import StoredSweep, begin, follow, keep_profile, prompt_pool, resume, sweep_run
+from app.sweep_run import StoredSweep, begin, follow, keep_profile, of_run, prompt_pool, resume, sweep_run
 from engine.errors import InvalidRequestError
-from engine.sweep import CellFinished, CellProgress, CellStarted, SweepEnded, SweepEvent, check_prompts, usable
+from engine.sweep import CellFinished, CellProgress, CellStarted, SweepEnded, SweepEvent, check_batches, check_prompts, usable
 from engine.sweep_cell import Bench
 from engine.sweep_finding import finding
 from engine.sweep_plan import PoolPrompt, PromptQueue, SweepSettings
@@ -91,7 +91,9 @@ def sweep(
         stack.callback(engine.close)
         stop = stack.enter_context(_stopped_by_ctrl_c())
         if wanted is None:
-            sweep_ = resume(store, str(resume_id), engine.info)
+            stopped = of_run(sweep_run(store, str(resume_id)))
+            check_batches(engine.check_batch, stopped.settings, stopped.pool)
+            sweep_ = resume(store, stopped.run_id, engine.info)
         else:
             sweep_ = _begin(store, engine, wanted, flags_given)
         for note in sweep_.notes:
@@ -123,6 +125,7 @@ def _begin(store: Store, engine: EngineLike, wanted: _Wanted, flags_given: Mappi
     """A new sweep of what this engine has; everything that can be refused is, before the run exists."""
     settings, notes = usable(wanted.settings, engine.info)
     check_prompts(engine, settings, wanted.pool)
+    check_batches(engine.check_batch, settings, wanted.pool)
     return begin(store, engine.info, settings, wanted.pool, notes, flags_given)
 
 

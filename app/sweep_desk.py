@@ -31,7 +31,7 @@ from app.sweep_run import (
 from app.sweep_view import sweep_document
 from engine.cost_model import CostModel
 from engine.errors import DraftboardError, RunNotResumableError, UserError
-from engine.sweep import CellFinished, CellProgress, CellStarted, SweepEnded, check_prompts, usable
+from engine.sweep import CellFinished, CellProgress, CellStarted, SweepEnded, check_batches, check_prompts, usable
 from engine.sweep_cell import Bench, Measurement
 from engine.sweep_plan import PlanItem, PoolPrompt, PromptQueue, SweepSettings, make_plan
 from storage.filters import RunFilter
@@ -122,6 +122,7 @@ class SweepDesk:
         info = self._service.wait_ready(0.0)
         PromptQueue(pool, settings, 0)  # refuses a task without prompts
         kept, notes = usable(settings, info)
+        check_batches(self._service.check_batch, kept, pool)
         sweep = begin(self._store, info, kept, pool, notes)
         self._queue(sweep)
         return sweep.run_id
@@ -136,7 +137,10 @@ class SweepDesk:
         live = self.live(run_id)
         if live is not None and live.state != "ended":
             raise RunNotResumableError(f"The run {run_id} is not over.")
-        self._queue(resume(self._store, run_id, self._service.wait_ready(0.0)))
+        info = self._service.wait_ready(0.0)
+        stopped = of_run(sweep_run(self._store, run_id))
+        check_batches(self._service.check_batch, stopped.settings, stopped.pool)
+        self._queue(resume(self._store, run_id, info))
 
     def stop(self, run_id: str) -> None:
         """Stops a sweep within an engine step, or takes it out of the queue; what is measured stays."""

@@ -15,6 +15,7 @@ import torch
 
 from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.engine import Engine
+from engine.kv_fit import TARGET, check_fit
 from engine.models.attention import Row
 from engine.records import RequestResult
 
@@ -45,7 +46,12 @@ def read_bandwidth(size: int = 1 << 29) -> Measure:
 
 
 def pass_time(engine: Engine, rows: int, tokens: int, context: int) -> Measure:
-    """A measure of the seconds of one target pass over `rows` sequences × `tokens` tokens behind `context` tokens of KV."""
+    """A measure of the seconds of one target pass over `rows` sequences × `tokens` tokens behind `context` tokens of KV.
+
+    Raises:
+        BatchTooLargeError: memory cannot hold the rows.
+    """
+    check_fit(engine.target, [context + tokens] * rows, TARGET)
     lanes = range(rows)
     batch = [Row(lane, context, [1 + (lane + i) % 1000 for i in range(tokens)]) for lane in lanes]
 
@@ -59,11 +65,16 @@ def pass_time(engine: Engine, rows: int, tokens: int, context: int) -> Measure:
 
 
 def decode_rate(engine: Engine, prompts: Sequence[str], batch: int, tokens: int, drafter: DrafterSpec) -> Measure:
-    """A measure of tokens a second, prefill included, of `batch` greedy requests of exactly `tokens` tokens each."""
+    """A measure of tokens a second, prefill included, of `batch` greedy requests of exactly `tokens` tokens each.
+
+    Raises:
+        BatchTooLargeError: memory cannot hold the batch.
+    """
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
     requests = [
         GenerationRequest(prompts[i % len(prompts)], drafter=drafter, sampling=sampling, trace=False) for i in range(batch)
     ]
+    engine.check_batch(requests)
 
     def measure() -> float:
         begin = time.perf_counter()
@@ -110,8 +121,11 @@ def exactness(
         One row a drafter and batch size: drafter, gamma, options, batch_size, prompts, equal, tokens, differences.
 
     Raises:
+        BatchTooLargeError: a batch that memory cannot hold.
         EngineFailure: a request failed.
     """
+    for batch in batches:
+        engine.check_batch(requests[:batch], drafters)
     plain = [_whole(engine, [replace(r, drafter=DrafterSpec("null", 0), trace=True)])[0] for r in requests]
     gaps = [[token.gap for step in result.steps for token in step.emitted] for result in plain]
     rows: list[dict[str, Any]] = []

@@ -123,9 +123,9 @@ class EngineConfig:
         device: `auto` takes cuda, then mps, then cpu.
         kv_budget_bytes: most bytes of keys and values of the target; 0 takes 1 GiB on a CPU and half of the free memory of a GPU.
         draft_kv_budget_bytes: the same for the drafter's own KV pool; 0 takes a quarter of the target's.
-        max_batch_size: most sequences that run at once.
+        max_batch_size: most sequences that run at once; None takes 64, or on a GPU what fits (`engine.kv_fit`).
         max_step_tokens: most prompt tokens that one step prefills beside the decoding rows.
-        max_model_len: longest context, at most the model's own; None takes that.
+        max_model_len: longest context, at most the model's own; None takes that, or on a GPU what fits.
         block_size: tokens of a KV block.
         threads: of the CPU, or 0 for as many cores as the process may use (see `engine.threads`).
         measure_costs: choose the drafters' defaults by what passes and drafting cost here, which is measured once, in about a
@@ -140,7 +140,7 @@ class EngineConfig:
     device: str = "auto"
     kv_budget_bytes: int = 0
     draft_kv_budget_bytes: int = 0
-    max_batch_size: int = 64
+    max_batch_size: int | None = None
     max_step_tokens: int = 256
     max_model_len: int | None = None
     block_size: int = 16
@@ -154,7 +154,8 @@ class EngineConfig:
             raise InvalidRequestError("device", self.device, ", ".join(DEVICES))
         _whole("kv_budget_bytes", self.kv_budget_bytes, 0, 1 << 50)
         _whole("draft_kv_budget_bytes", self.draft_kv_budget_bytes, 0, 1 << 50)
-        _whole("max_batch_size", self.max_batch_size, 1, 1024)
+        if self.max_batch_size is not None:
+            _whole("max_batch_size", self.max_batch_size, 1, 1024)
         _whole("max_step_tokens", self.max_step_tokens, 1, 1 << 20)
         _whole("block_size", self.block_size, 1, 1024)
         _whole("threads", self.threads, 0, 4096)

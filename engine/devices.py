@@ -35,13 +35,21 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def default_kv_budget(device: torch.device) -> int:
-    """Bytes of keys and values where nobody names a number: 1 GiB on a CPU, half of the free memory of a GPU."""
+def kv_budget(asked: int, device: torch.device) -> int:
+    """Bytes of the target's keys and values: as asked, or 1 GiB on a CPU and half of the free memory of a GPU for 0.
+
+    Raises:
+        InvalidRequestError: a GPU has not that much free.
+    """
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] // 2
+        free = torch.cuda.mem_get_info(device)[0]
+        if asked > free:
+            allowed = f"at most {free / 2**30:.1f} GiB, the free memory of {device_name(device)}"
+            raise InvalidRequestError("kv_budget", f"{asked / 2**30:.1f} GiB", allowed)
+        return asked or free // 2
     if device.type == "mps":
-        return max(1 << 30, (torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()) // 2)
-    return 1 << 30
+        return asked or max(1 << 30, (torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()) // 2)
+    return asked or 1 << 30
 
 
 def device_name(device: torch.device) -> str:

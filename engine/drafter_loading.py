@@ -143,9 +143,9 @@ def _source(name: str, given: str | None, target: Target) -> str | None:
     return None if shipped is None else str(shipped)
 
 
-def _sizes(config: EngineConfig, length: int, budget: int) -> dict[str, int]:
+def _sizes(config: EngineConfig, target: Target, length: int, budget: int) -> dict[str, int]:
     return {
-        "max_sequences": config.max_batch_size,
+        "max_sequences": target.runner.pool.num_lanes,
         "max_tokens": length,
         "budget_bytes": budget,
         "block_size": config.block_size,
@@ -170,7 +170,7 @@ def _draft_model(source: str, config: EngineConfig, target: Target, budget: int)
         owner = target.runner.decoder if files.spec.draft_vocab_size else None
         decoder = make_decoder(files.spec, tensors, kernel, target.device, target.threads, owner)
     length = min(target.length, files.spec.max_position_embeddings)
-    runner = ModelRunner(decoder, **_sizes(config, length, budget))
+    runner = ModelRunner(decoder, **_sizes(config, target, length, budget))
     vocabulary = DraftVocabulary(token_ids, ours.vocab_size)
     return Trained(DraftModelDrafter(runner, vocabulary, is_target=is_target, context=context), card)
 
@@ -208,7 +208,7 @@ def _eagle(source: str, config: EngineConfig, target: Target, budget: int) -> Tr
     head = make_eagle(file, parts, target.runner.decoder, target.threads, target.length)
     projection = file.tensors.get(CONTEXT_PROJECTION)
     context = None if projection is None else ContextSource(parts.head, projection, target.device)
-    runner = HeadRunner(head, **_sizes(config, target.length, budget))
+    runner = HeadRunner(head, **_sizes(config, target, target.length, budget))
     return Trained(EagleDrafter(runner, file.token_ids, context), file.card)
 
 

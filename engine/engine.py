@@ -13,11 +13,12 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig, GenerationRequest
+from engine.admission import Admission
+from engine.config import DrafterSpec, EngineConfig, GenerationRequest
 from engine.draft import ROOT, Draft
 from engine.drafters.base import Drafter, Outcome, PromptChunk
-from engine.drafters.registry import check_options, settled
-from engine.errors import EngineFailure, InvalidRequestError, PromptTooLongError
+from engine.drafters.registry import settled
+from engine.errors import EngineFailure
 from engine.faults import log_fault
 from engine.isolation import Fault, apart, check_draft, fault_of
 from engine.loading import Parts, load_parts
@@ -78,9 +79,10 @@ class Engine:
         self.target = self._parts.target
         self._drafters: dict[str, Drafter] = self._parts.drafters
         self.tokenizer = self._parts.tokenizer
+        self._admission = Admission(self._parts)
         # Not a method of the engine: a cycle would keep its memory until somebody looks for garbage.
         give_up_kv = partial(_give_up_kv, self.target)
-        self.scheduler = Scheduler(self.target.pool, config.max_batch_size, config.max_step_tokens, give_up_kv)
+        self.scheduler = Scheduler(self.target.pool, self.target.pool.num_lanes, config.max_step_tokens, give_up_kv)
         self._sequences: dict[str, Sequence] = {}
         self._ids = itertools.count(1)
         self._news: list[Event] = []
@@ -89,43 +91,21 @@ class Engine:
         """Queue a request; returns its id. What it leaves to the drafter's defaults is filled in (`registry.settled`).
 
         Raises:
-            InvalidRequestError: an unknown or unavailable drafter, an option out of range, a token that the model lacks.
-            PromptTooLongError: the prompt does not fit the context or the KV budget.
+            InvalidRequestError, PromptTooLongError: it cannot run here (see `engine.admission`).
         """
         request = settled(request, self.info.drafters)
-        spec = request.drafter
-        options = check_options(spec, self.info.drafters)
-        drafter = self._drafters[spec.name]
-        prompt_ids = self.tokenizer.encode(request.prompt, request.chat_template)
-        if not prompt_ids:
-            raise InvalidRequestError("prompt", request.prompt, "a text of at least one token")
-        if max(prompt_ids) >= self.info.vocab_size:
-            has = f"tokens that the model has ({self.info.vocab_size}); its tokenizer has more"
-            raise InvalidRequestError("prompt", f"text with the token {max(prompt_ids)}", has)
-        room = self._room(request, len(prompt_ids), drafter.max_nodes(spec.draft_length, options))
-        output = OutputStream(TextStream(self.tokenizer), request.sampling, self.tokenizer.eos_ids, room)
-        sequence = Sequence(f"r{next(self._ids)}", request, prompt_ids, drafter, options, output)
+        admitted = self._admission.admit(request)
+        output = OutputStream(TextStream(self.tokenizer), request.sampling, self.tokenizer.eos_ids, admitted.room)
+        seq_id = f"r{next(self._ids)}"
+        sequence = Sequence(seq_id, request, admitted.prompt_ids, admitted.drafter, admitted.options, output)
         self._news.append(Queued(sequence.seq_id, len(self.scheduler.waiting)))
         self._sequences[sequence.seq_id] = sequence
         self.scheduler.add(sequence)
         return sequence.seq_id
 
-    def _room(self, request: GenerationRequest, prompt_tokens: int, nodes: int) -> int:
-        """Most tokens of output that the context leaves."""
-        longest = self.info.max_model_len
-        if prompt_tokens >= longest:
-            raise PromptTooLongError(
-                f"The prompt has {prompt_tokens} tokens; the context holds {longest}, with at least one for the answer."
-            )
-        room = min(request.sampling.max_tokens, longest - prompt_tokens)
-        need = self.target.pool.blocks_for(prompt_tokens + room + nodes)
-        if need > self.target.pool.budget_blocks:
-            has = self.target.pool.budget_blocks * self.target.pool.block_size
-            raise PromptTooLongError(
-                f"The prompt ({prompt_tokens} tokens), the answer (up to {room}) and a draft ({nodes}) need "
-                f"{prompt_tokens + room + nodes} KV slots; the KV budget holds {has}. Ask for fewer tokens or raise the budget."
-            )
-        return room
+    def check_batch(self, requests: Batch[GenerationRequest], drafters: Batch[DrafterSpec] = ()) -> None:
+        """Refuse requests that cannot run side by side, see `Admission.check_batch`."""
+        self._admission.check_batch(requests, drafters)
 
     def cancel(self, request_id: str) -> None:
         """Stop a request at the next step; unknown and finished ids are ignored."""

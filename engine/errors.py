@@ -4,6 +4,7 @@ DraftboardError
 ├── UserError                     a mistake of the person or the caller: one clear sentence, exit code 2
 │   ├── InvalidRequestError       a setting out of range, an unknown drafter, an empty prompt
 │   ├── PromptTooLongError        the prompt does not fit the context or the KV budget
+│   ├── BatchTooLargeError        the KV memory cannot hold as many sequences at once
 │   ├── ModelNotFoundError        no such folder, hub id or packaged model
 │   ├── UnsupportedModelError     an architecture or a feature that the decoder does not have
 │   ├── CorruptWeightsError       a weight file that cannot be read or lacks tensors
@@ -44,6 +45,10 @@ class InvalidRequestError(UserError):
 
 class PromptTooLongError(UserError):
     """The prompt, or the prompt and the tokens asked for, does not fit."""
+
+
+class BatchTooLargeError(UserError):
+    """More sequences at once than the memory of keys and values can hold (see `engine.kv_fit`)."""
 
 
 class ModelNotFoundError(UserError):

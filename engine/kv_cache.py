@@ -14,7 +14,7 @@ import sys
 import torch
 from torch import Tensor
 
-from engine.errors import EngineFailure
+from engine.errors import BatchTooLargeError
 from engine.models.spec import ModelSpec
 
 # Linux: do not count reserved address space against the commit limit (the constant is missing in Python 3.11's mmap).
@@ -30,6 +30,9 @@ class KVArena:
         spec: shape of the model.
         num_lanes, lane_tokens: as in `KVPool`.
         dtype, device: of the stored keys and values.
+
+    Raises:
+        BatchTooLargeError: the system has not that much address space.
     """
 
     def __init__(self, spec: ModelSpec, num_lanes: int, lane_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -45,9 +48,9 @@ class KVArena:
             try:
                 self._arena = mmap.mmap(-1, count * dtype.itemsize, flags=flags)
             except OSError as fault:
-                raise EngineFailure(
-                    f"The system refuses {count * dtype.itemsize / 2**30:.1f} GiB of address space for {num_lanes} sequences of "
-                    f"{lane_tokens} KV slots ({fault.strerror}); lower the largest batch or the longest context."
+                raise BatchTooLargeError(
+                    f"The system refuses {count * dtype.itemsize / 2**30:,.1f} GiB of address space for {num_lanes} sequences of "
+                    f"{lane_tokens:,} KV slots ({fault.strerror}). Start with a smaller --max-batch or --max-model-len."
                 ) from fault
             # Where huge pages are always on, one token would make 2 MB of every head real; a kernel without them refuses.
             with contextlib.suppress(OSError):

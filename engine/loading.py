@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 
 from engine.config import EngineConfig
-from engine.devices import choose_device, default_kv_budget, device_name, processor_name
+from engine.devices import choose_device, device_name, kv_budget, processor_name
 from engine.drafter_loading import Progress, Target, load_drafters
 from engine.drafters.base import Drafter
 from engine.errors import InvalidRequestError, UnsupportedModelError
+from engine.kv_fit import choose_lanes
 from engine.machine_defaults import machine_defaults
 from engine.model_runner import ModelRunner
 from engine.models.build import make_decoder
@@ -54,7 +55,7 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
         raise UnsupportedModelError(
             f"{files.name} is a draft model without an embedding; use it with --draft-model {files.name}."
         )
-    length = _context(config.max_model_len, files)
+    _check_context(config.max_model_len, files)
     if pending is not None and pending.running:
         progress("Compiling and checking the kernels (once on this machine)", 0.6)
     kernel, check = trusted(choose_kernel(config.dtype, device, files.spec), threads, pending)
@@ -62,10 +63,9 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
     progress("Packing the weights", 0.65)
     tensors = load_tensors(files)
     decoder = make_decoder(files.spec, tensors, kernel, device, threads)
-    budget = config.kv_budget_bytes or default_kv_budget(device)
-    runner = ModelRunner(
-        decoder, max_sequences=config.max_batch_size, max_tokens=length, budget_bytes=budget, block_size=config.block_size
-    )
+    budget = kv_budget(config.kv_budget_bytes, device)
+    lanes, length = choose_lanes(config, files.spec, kernel, budget, device)
+    runner = ModelRunner(decoder, max_sequences=lanes, max_tokens=length, budget_bytes=budget, block_size=config.block_size)
     target = Target(files, tensors, tokenizer, runner, length, threads)
     loaded = load_drafters(config, target, config.draft_kv_budget_bytes or budget // 4, progress)
     defaults = machine_defaults(target, loaded, device_name(device), progress) if config.measure_costs else {}
@@ -96,9 +96,7 @@ def _load_on(config: EngineConfig, progress: Progress, device: torch.device, thr
     return Parts(runner, tokenizer, loaded.drafters, info)
 
 
-def _context(asked: int | None, files: ModelFiles) -> int:
-    """Tokens of the longest context."""
+def _check_context(asked: int | None, files: ModelFiles) -> None:
     own = files.spec.max_position_embeddings
     if asked is not None and asked > own:
         raise InvalidRequestError("max_model_len", asked, f"a whole number from 2 to {own}, the context of {files.name}")
-    return asked or own

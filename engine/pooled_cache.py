@@ -12,6 +12,7 @@ from engine.kv_pool import KVPool
 from engine.models.decoder import POSITION_MARGIN
 
 T = TypeVar("T")
+_PAGE = 64
 
 
 class PooledCache:
@@ -43,11 +44,10 @@ class PooledCache:
         lane_tokens = max(1, min(max_tokens + POSITION_MARGIN, budget_tokens // block_size * block_size))
         if device.type != "cpu":
             # A device's arena is real memory from the start, so the lanes together must stay within the budget.
-            max_sequences = max(1, min(max_sequences, budget_tokens // lane_tokens))
+            max_sequences = max(1, min(max_sequences, budget_tokens // whole_pages(lane_tokens)))
         # The pool keeps the exact length: behind it the rotary table ends.
         self.pool = KVPool(max_sequences, lane_tokens, budget_tokens, block_size)
-        whole_pages = -(-lane_tokens // 64) * 64
-        self.cache = make_cache(max_sequences, whole_pages)
+        self.cache = make_cache(max_sequences, whole_pages(lane_tokens))
 
     @property
     def used_bytes(self) -> int:
@@ -59,6 +59,11 @@ class PooledCache:
         if self.pool.holds(seq_id):
             written = self.pool.reached(seq_id)
             self.cache.release(self.pool.close(seq_id), written)
+
+
+def whole_pages(tokens: int) -> int:
+    """Tokens of a lane in memory: so many or a few more."""
+    return -(-tokens // _PAGE) * _PAGE
 
 
 def in_order(parts: Sequence[T], order: Sequence[int]) -> list[T]:

@@ -7,7 +7,7 @@ in `sweep_results`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from engine.sweep_cell import Bench, Clock, Measurement, SweepEngine, measure_ce
 from engine.sweep_plan import DEFAULT_CHOICES, DrafterChoice, PlanItem, PoolPrompt, PromptQueue, SweepSettings, make_plan
 
 _WARM_UP_TOKENS = 12
+CheckBatch = Callable[[Sequence[GenerationRequest], Sequence[DrafterSpec]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,25 @@ def check_prompts(engine: SweepEngine, settings: SweepSettings, pool: Sequence[P
         engine.cancel(request_id)
     while engine.has_work():
         engine.step()
+
+
+def check_batches(check: CheckBatch, settings: SweepSettings, pool: Sequence[PoolPrompt]) -> None:
+    """Refuse a sweep whose largest batch cannot be held; looked at are the prompts that its cells begin with.
+
+    Args:
+        check: of the engine, or of the service that owns it (see `engine.engine.Engine.check_batch`).
+
+    Raises:
+        InvalidRequestError: a task without prompts.
+        PromptTooLongError, BatchTooLargeError: see `check`.
+    """
+    sampling = SamplingParams(max_tokens=settings.max_tokens)
+    longest = [DrafterSpec(choice.name, max(settings.gammas), choice.options) for choice in settings.drafters]
+    for repeat in range(settings.repeats):
+        queue = PromptQueue(pool, settings, repeat)
+        prompts = [queue.take().prompt for _ in range(max(settings.batch_sizes))]
+        requests = [GenerationRequest(prompt, sampling=sampling, trace=False) for prompt in prompts]
+        check(requests, [DrafterSpec("null", 0), *longest])
 
 
 def warm_up(engine: SweepEngine, settings: SweepSettings, pool: Sequence[PoolPrompt]) -> Iterator[None]:

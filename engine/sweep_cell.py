@@ -8,11 +8,11 @@ the engine does: what is not drafting, target pass or commit is `other`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
-from engine.config import GenerationRequest, SamplingParams
+from engine.config import DrafterSpec, GenerationRequest, SamplingParams
 from engine.metrics import MetricsAccumulator
 from engine.records import EngineInfo, Event, Finished, Preempted, Started, Stepped, StepRecord
 from engine.sweep_counts import Counts
@@ -31,6 +31,7 @@ class SweepEngine(Protocol):
     info: EngineInfo
 
     def add(self, request: GenerationRequest) -> str: ...
+    def check_batch(self, requests: Sequence[GenerationRequest], drafters: Sequence[DrafterSpec] = ()) -> None: ...
     def cancel(self, request_id: str) -> None: ...
     def has_work(self) -> bool: ...
     def step(self) -> list[Event]: ...

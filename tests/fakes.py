@@ -173,6 +173,8 @@ class FakeEngine:
         )
         return request_id
 
+    def check_batch(self, requests: Sequence[GenerationRequest], drafters: object = ()) -> None: ...
+
     def cancel(self, request_id: str) -> None:
         if request_id in self._requests:
             self._requests[request_id].cancelled = True

@@ -14,6 +14,7 @@ from engine.config import DEFAULT_GAMMA
 from engine.default_settings import Candidate
 from engine.draft import Draft
 from engine.models.head_parts import OwnWeights
+from engine.pooled_cache import PooledCache
 from engine.records import DefaultSettings, DrafterInfo, DrafterOption, DrafterStorage
 from engine.sequence import Sequence
 from engine.verify import Verdict, verify_sampled
@@ -136,7 +137,7 @@ class Drafter(ABC):
 
     def kv_bytes(self) -> int:
         """Bytes of keys and values that the drafter holds now."""
-        return 0
+        return 0 if self.own_cache is None else self.own_cache.used_bytes
 
     @property
     def weights(self) -> OwnWeights:
@@ -144,9 +145,14 @@ class Drafter(ABC):
         return OwnWeights(0, 0)
 
     @property
+    def own_cache(self) -> PooledCache | None:
+        """Its own keys and values; None without any."""
+        return None
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of its own keys and values for each token of context."""
-        return 0
+        return 0 if self.own_cache is None else self.own_cache.bytes_per_token
 
     @property
     def context_bytes(self) -> int:

@@ -17,6 +17,7 @@ from engine.drafters.draft_model import DraftModelDrafter
 from engine.drafters.eagle import EagleDrafter
 from engine.drafters.ngram import Lookups, NgramDrafter
 from engine.models.head_parts import OwnWeights
+from engine.pooled_cache import PooledCache
 from engine.records import DrafterOption
 from engine.sequence import Sequence
 
@@ -89,16 +90,13 @@ class LookupFirst(Drafter):
         self._lookup.release(seq_id)
         self._model.release(seq_id)
 
-    def kv_bytes(self) -> int:
-        return self._model.kv_bytes()
+    @property
+    def own_cache(self) -> PooledCache | None:
+        return self._model.own_cache
 
     @property
     def weights(self) -> OwnWeights:
         return self._model.weights
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return self._model.kv_bytes_per_token
 
     @property
     def context_bytes(self) -> int:

@@ -45,9 +45,6 @@ class PooledDrafter(Drafter):
     def release(self, seq_id: str) -> None:
         self._runner.close(seq_id)
 
-    def kv_bytes(self) -> int:
-        return self._runner.used_bytes
-
     @property
-    def kv_bytes_per_token(self) -> int:
-        return self._runner.bytes_per_token
+    def own_cache(self) -> PooledCache:
+        return self._runner

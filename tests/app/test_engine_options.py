@@ -40,7 +40,7 @@ OPTIONS = {
 }
 ASKED = EngineConfig(
     "m", "d", "e", "h", "bf16", "cpu", 2 << 30, 1 << 30, max_batch_size=8, max_step_tokens=128, max_model_len=4096,
-    block_size=32, threads=3,
+    block_size=32, threads=3, measure_costs=True,
 )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def test_a_command_gives_its_options_to_the_engine(asked: list[EngineConfig], co
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_without_options_asks_for_the_defaults(asked: list[EngineConfig], command: tuple[str, ...]) -> None:
     assert run(asked, *command) == BAD_USAGE
-    assert asked == [EngineConfig(dtype="fp32" if command[-1] == "exactness" else "auto")]
+    assert asked == [EngineConfig(dtype="fp32" if command[-1] == "exactness" else "auto", measure_costs=True)]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

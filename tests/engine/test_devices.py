@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.devices import choose_device, default_kv_budget, device_name, processor_name
+from engine.devices import choose_device, device_name, kv_budget, processor_name
 from engine.errors import InvalidRequestError
 from engine.loading import load_parts
 
@@ -56,7 +56,15 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are() -> None:
 
 @pytest.mark.usefixtures("cuda")
 def test_keys_and_values_take_half_of_a_gpus_free_memory_and_a_gib_of_the_cpus() -> None:
-    assert (default_kv_budget(CUDA), default_kv_budget(CPU)) == (30 << 30, 1 << 30)
+    assert (kv_budget(0, CUDA), kv_budget(0, CPU)) == (30 << 30, 1 << 30)
+    assert (kv_budget(7, CUDA), kv_budget(7, CPU), kv_budget(60 << 30, CUDA)) == (7, 7, 60 << 30)
+
+
+@pytest.mark.usefixtures("cuda")
+def test_more_than_a_gpus_free_memory_is_refused_with_what_there_is() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        kv_budget(61 << 30, CUDA)
+    assert str(caught.value) == "kv_budget is '61.0 GiB'; allowed: at most 60.0 GiB, the free memory of NVIDIA H100 80GB HBM3."
 
 
 @pytest.mark.usefixtures("cuda")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.errors import BatchTooLargeError
 from engine.kv_cache import KVArena, KVCache
 from engine.models.fused.kv_blocks import PanelCache
 from tests.engine.stubs import tiny_spec
@@ -154,3 +155,11 @@ def test_a_closed_lane_reads_as_zeros_where_pages_cannot_go_back(monkeypatch: py
         assert not cache.data[:, :, 1, :, :64].any()
     assert int(cache.data[:, :, 1].isnan().sum()) == cache.data[:, :, 1].numel() // 2
     assert bool(cache.data[:, :, [0, 2]].isnan().all())
+
+
+@on_linux
+def test_more_lanes_than_there_is_address_space_are_a_mistake_that_can_be_mended() -> None:
+    with pytest.raises(
+        BatchTooLargeError, match=r"GiB of address space for 1048576 sequences of .* --max-batch or --max-model-len"
+    ):
+        make_cache(lanes=1 << 20, lane_tokens=1 << 24)
