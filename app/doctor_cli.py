@@ -73,7 +73,7 @@ def _load(make_engine: MakeEngine, settings: Settings) -> EngineInfo:
 
 def _check_kernels(settings: Settings, again: bool = False) -> KernelCheck | None:
     """The check of the kernels that most models take with these settings; imported here, as torch takes seconds."""
-    from engine.loading import choose_device
+    from engine.devices import choose_device
     from engine.models.kernel import compiled_kernel
     from engine.models.kernel_check import PendingCheck
     from engine.threads import default_threads

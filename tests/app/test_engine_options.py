@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from app import bench_cli
-from app.cli import BAD_USAGE, main
+from app.cli import BAD_USAGE, cli, main
 from app.contracts import EngineLike, Progress
 from engine.config import EngineConfig
 from engine.errors import InvalidRequestError
@@ -77,6 +78,11 @@ def run(asked: list[EngineConfig], *arguments: str) -> int:
 def test_a_command_gives_its_options_to_the_engine(asked: list[EngineConfig], command: tuple[str, ...]) -> None:
     assert run(asked, *command, *(word for pair in OPTIONS.items() for word in pair)) == BAD_USAGE
     assert asked == [ASKED]
+
+
+def test_the_doctor_examines_an_engine_of_these_options() -> None:
+    doctor = get_command(cli).commands["doctor"]  # type: ignore[attr-defined]
+    assert OPTIONS.keys() <= {name for option in doctor.params for name in option.opts}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
