@@ -11,7 +11,6 @@ from typing import get_args
 
 import pytest
 
-from engine.config import GenerationRequest
 from engine.errors import InvalidRequestError, RunNotFoundError
 from engine.records import FinishReason, Timings
 from storage.changes import NoteStart, finish_run, start_run
@@ -232,7 +231,7 @@ def test_ids_are_fit_for_a_link_and_sort_by_time(store: Store) -> None:
 
 def test_timings_of_a_running_request_have_its_queue_time(store: Store) -> None:
     run_id = store.start_run("playground", {}, {})
-    row = store.start_request(run_id, GenerationRequest("p"))
+    row = store.start_request(run_id, make_request("p"))
     store.write([NoteStart(row, 11, 2.5)])
     (stored,) = store.get_run(run_id).requests
     assert stored.prompt_tokens == 11 and stored.timings == Timings(queue_ms=2.5)
