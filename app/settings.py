@@ -23,6 +23,7 @@ _ALLOWED = {
     "max_step_tokens": "a whole number from 1 to 1048576",
     "block_size": "a whole number from 1 to 1024",
     "threads": "a whole number from 0 to 4096",
+    "measure_costs": "true or false",
 }
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -72,6 +73,7 @@ class Settings(BaseSettings):
     max_step_tokens: int = Field(default=256, ge=1, le=1 << 20)
     block_size: int = Field(default=16, ge=1, le=1024)
     threads: int = Field(default=0, ge=0, le=4096)
+    measure_costs: bool = True
 
     @field_validator("kv_budget", "draft_kv_budget", mode="before")
     @classmethod
@@ -111,7 +113,7 @@ class Settings(BaseSettings):
             max_step_tokens=self.max_step_tokens,
             block_size=self.block_size,
             threads=self.threads,
-            measure_costs=True,
+            measure_costs=self.measure_costs,
         )
 
 

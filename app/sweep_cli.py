@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import orjson
 import typer
@@ -32,6 +32,7 @@ from engine.sweep_plan import PoolPrompt, PromptQueue, SweepSettings
 from storage.store import Store
 
 _PIPE_WIDTH = 200
+T = TypeVar("T")
 
 
 @engine_options
@@ -163,7 +164,7 @@ def _run(store: Store, sweep_: StoredSweep, engine: EngineLike, stop: threading.
     try:
         with _Bar(console) as bar:
             if predict and sweep_.profile is None:
-                profile = find_or_measure(store, engine, sweep_, stop, bar.say)
+                profile = _finished(find_or_measure(store, engine, sweep_, stop, bar.say))
                 if profile is not None:
                     keep_profile(store, sweep_, profile)
             bench = Bench(engine, drafter_kv=drafter_kv(engine), cancelled=stop.is_set)
@@ -174,6 +175,16 @@ def _run(store: Store, sweep_: StoredSweep, engine: EngineLike, stop: threading.
     finally:
         store.finish_run(sweep_.run_id, status, summary(cells_of(sweep_)))
     return status
+
+
+def _finished(steps: Generator[Any, None, T]) -> T:
+    """What a generator returns in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
 
 class _Bar:

@@ -255,7 +255,7 @@ class SweepDesk:
             yield False  # requests wait from here on
             check_prompts(engine, live.sweep.settings, live.sweep.pool)
             if live.sweep.profile is None and not live.stop.is_set():
-                self._profile(live, engine)
+                yield from self._profile(live, engine)
                 yield True
             live.state = "warming"
             bench = Bench(engine, drafter_kv(engine), cancelled=live.stop.is_set)
@@ -284,14 +284,14 @@ class SweepDesk:
         finally:
             self._end(live, status, error)
 
-    def _profile(self, live: LiveSweep, engine: EngineLike) -> None:
-        """Finds or measures what predictions are made from; one long step, which a stop ends early."""
+    def _profile(self, live: LiveSweep, engine: EngineLike) -> Generator[bool, None, None]:
+        """Finds or measures what predictions are made from, pass by pass."""
 
         def say(message: str, fraction: float) -> None:
             live.message = message
 
         live.state = "profiling"
-        profile = find_or_measure(self._store, engine, live.sweep, live.stop, say)
+        profile = yield from find_or_measure(self._store, engine, live.sweep, live.stop, say)
         if profile is not None:
             keep_profile(self._store, live.sweep, profile)
             live.model = cost_model_of(live.sweep)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 from app.contracts import EngineLike, Progress
 from app.sweep_run import StoredSweep, machine
 from engine.cost_profile import CostProfile, profile_key
 from storage.store import Store
 
+if TYPE_CHECKING:
+    from engine.profiler import Profiling
+
 
 def find_or_measure(
     store: Store, engine: EngineLike, sweep: StoredSweep, stop: threading.Event, progress: Progress
-) -> CostProfile | None:
+) -> Generator[bool, None, CostProfile | None]:
     """The profile with all drafters of the sweep, which is kept in the store for the next one.
+
+    Gives False after every pass: the engine is in the middle of something (see `app.loans`).
 
     Args:
         engine: idle; one without models of its own (a stand-in) has no profile.
@@ -25,23 +32,29 @@ def find_or_measure(
 
     if not isinstance(engine, Engine):
         return None
-
-    def report(message: str, fraction: float) -> None:
-        if stop.is_set():
-            raise _Stopped
-        progress(message, fraction)
-
     key = profile_key(engine.info, machine(engine.info))
     stored = store.find_profile(key)
     profile = None if stored is None else CostProfile.from_dict(stored)
-    try:
-        profile = measure_profile(engine, report) if profile is None else profile
-        complete = add_drafters(engine, profile, sweep.settings.drafters, sweep.pool, report)
-    except _Stopped:
+    if profile is None:
+        profile = yield from _until(stop, progress, measure_profile(engine))
+    if profile is None:
         return None
-    if stored is None or complete != profile:
+    complete = yield from _until(stop, progress, add_drafters(engine, profile, sweep.settings.drafters, sweep.pool))
+    if complete is not None and (stored is None or complete != profile):
         store.save_profile(key, complete.to_dict())
     return complete
+
+
+def _until(stop: threading.Event, progress: Progress, profiling: Profiling) -> Generator[bool, None, CostProfile | None]:
+    """What is measured; None when it was stopped."""
+    with closing(profiling):
+        while not stop.is_set():
+            try:
+                progress(*next(profiling))
+            except StopIteration as end:
+                return end.value
+            yield False
+    return None
 
 
 def drafter_kv(engine: EngineLike) -> Callable[[], int]:
@@ -57,7 +70,3 @@ def drafter_kv(engine: EngineLike) -> Callable[[], int]:
         return sum(drafter.kv_bytes() for drafter in drafters.values())
 
     return held
-
-
-class _Stopped(Exception):
-    """The person wants no more."""

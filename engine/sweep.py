@@ -18,6 +18,7 @@ from engine.errors import InvalidRequestError, PromptTooLongError
 from engine.records import EngineInfo
 from engine.sweep_cell import Bench, Clock, Measurement, SweepEngine, measure_cell
 from engine.sweep_plan import DEFAULT_CHOICES, DrafterChoice, PlanItem, PoolPrompt, PromptQueue, SweepSettings, make_plan
+from engine.trial import Trial
 
 _WARM_UP_TOKENS = 12
 CheckBatch = Callable[[Sequence[GenerationRequest], Sequence[DrafterSpec]], None]
@@ -145,17 +146,23 @@ def check_batches(check: CheckBatch, settings: SweepSettings, pool: Sequence[Poo
         check(requests, [DrafterSpec("null", 0), *longest])
 
 
-def warm_up(engine: SweepEngine, settings: SweepSettings, pool: Sequence[PoolPrompt]) -> Iterator[None]:
-    """Run every drafter of the grid once at the largest batch, uncounted: what is compiled or allocated once is then done."""
+def warm_up(bench: Bench, settings: SweepSettings, pool: Sequence[PoolPrompt]) -> Iterator[None]:
+    """Run every drafter of the grid once at the largest batch, uncounted: what is compiled or allocated once is then done.
+
+    Ends early, with the engine idle, when the sweep is cancelled.
+    """
     prompts = PromptQueue(pool, settings, 0)
     sampling = SamplingParams(max_tokens=_WARM_UP_TOKENS)
     for choice in (DrafterChoice("null"), *settings.drafters):
         spec = DrafterSpec(choice.name, 0 if choice.name == "null" else max(settings.gammas), choice.options)
-        for _ in range(max(settings.batch_sizes)):
-            engine.add(GenerationRequest(prompts.take().prompt, spec, sampling, trace=False))
-        while engine.has_work():
-            engine.step()
-            yield
+        with Trial(bench.engine) as trial:
+            for _ in range(max(settings.batch_sizes)):
+                trial.add(GenerationRequest(prompts.take().prompt, spec, sampling, trace=False))
+            while bench.engine.has_work():
+                if bench.cancelled():
+                    return
+                trial.step()
+                yield
 
 
 def run_sweep(
@@ -173,7 +180,7 @@ def run_sweep(
     left = [item for item in plan if item.index not in finished]
     estimate = _Estimate(left, bench.clock)
     if left and not bench.cancelled():
-        for _ in warm_up(bench.engine, settings, pool):
+        for _ in warm_up(bench, settings, pool):
             yield CellProgress(len(finished) / len(plan), None)
     for place, item in enumerate(left):
         number = len(finished) + place + 1

@@ -17,6 +17,7 @@ from engine.metrics import MetricsAccumulator
 from engine.records import EngineInfo, Event, Finished, Preempted, Started, Stepped, StepRecord
 from engine.sweep_counts import Counts
 from engine.sweep_plan import PlanItem, PoolPrompt, PromptQueue, SweepSettings
+from engine.trial import Trial
 
 WARM_UP_STEPS = 2  # full steps that are not counted: the first ones after a prefill find cold caches
 _MAX_CHUNKS = 16
@@ -171,6 +172,9 @@ def measure_cell(
 
     Returns:
         The measurement; None when it was cancelled.
+
+    Raises:
+        EngineFailure: a request failed, so the cell has no figures.
     """
     engine, batch_size, wanted = bench.engine, item.batch_size, settings.tokens_of(item.batch_size)
     sampling = SamplingParams(max_tokens=settings.max_tokens, seed=settings.seed)
@@ -181,15 +185,14 @@ def measure_cell(
     most_requests = 4 * (batch_size + -(-wanted // settings.max_tokens))
     num_reused = num_preempted = num_warm = 0
     fill_s = 0.0
-    sound = True  # an engine whose step failed is its owner's to clear
-    try:
+    with Trial(engine) as trial:
         while window.tokens < wanted:
             while len(active) < batch_size and len(prompts) < most_requests:
                 if not queue.fresh and 2 * window.tokens >= wanted:
                     break
                 num_reused += not queue.fresh
                 prompt = queue.take()
-                request_id = engine.add(GenerationRequest(prompt.prompt, item.spec, sampling, trace=False))
+                request_id = trial.add(GenerationRequest(prompt.prompt, item.spec, sampling, trace=False))
                 active[request_id] = _Active(prompt, len(prompts))
                 prompts.append({"id": prompt.id, "task": prompt.task, "tokens": 0, "row_steps": 0})
             if len(active) < batch_size:
@@ -197,9 +200,7 @@ def measure_cell(
             if bench.cancelled():
                 return None
             begin = bench.clock()
-            sound = False
-            events = engine.step()
-            sound = True
+            events = trial.step()
             seconds = bench.clock() - begin
             rows = [(active[e.request_id], e.step) for e in events if isinstance(e, Stepped)]
             full = len(rows) == batch_size and all(r.index > 0 and r.batch_size == batch_size for _, r in rows)
@@ -215,9 +216,6 @@ def measure_cell(
                 request.context += len(record.emitted)
             num_preempted += _follow(events, active)
             yield min(1.0, window.tokens / wanted)
-    finally:
-        if sound:
-            _clear(engine, active)
     return Measurement(
         index=item.index,
         repeat=item.repeat,
@@ -248,23 +246,10 @@ def measure_cell(
 
 
 def _follow(events: list[Event], active: dict[str, _Active]) -> int:
-    """Note beginnings and ends; returns how many requests lost their KV.
-
-    Raises:
-        EngineFailure: a request failed, so the cell has no figures.
-    """
+    """Note beginnings and ends; returns how many requests lost their KV."""
     for event in events:
         if isinstance(event, Started):
             active[event.request_id].context = event.prompt_tokens
         elif isinstance(event, Finished):
             del active[event.request_id]
-            event.result.checked()
     return sum(isinstance(event, Preempted) for event in events)
-
-
-def _clear(engine: SweepEngine, active: dict[str, _Active]) -> None:
-    """Leave the engine idle."""
-    for request_id in active:
-        engine.cancel(request_id)
-    while engine.has_work():
-        engine.step()

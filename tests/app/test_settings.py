@@ -43,7 +43,7 @@ def test_every_setting_of_the_engine_has_a_variable(monkeypatch: pytest.MonkeyPa
     given = {
         "MODEL": "m", "DRAFT_MODEL": "d", "EAGLE": "e", "MEDUSA": "h", "DTYPE": "bf16", "DEVICE": "cpu", "KV_BUDGET": "2GiB",
         "DRAFT_KV_BUDGET": "1GiB", "MAX_BATCH": "8", "MAX_STEP_TOKENS": "128", "MAX_MODEL_LEN": "4096", "BLOCK_SIZE": "32",
-        "THREADS": "3",
+        "THREADS": "3", "MEASURE_COSTS": "false",
     }  # fmt: skip
     assert len(given) == len(fields(EngineConfig))
     for name, value in given.items():

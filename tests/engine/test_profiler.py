@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from engine.config import EngineConfig
 from engine.cost_model import fit
+from engine.cost_profile import CostProfile
 from engine.engine import Engine
-from engine.profiler import CONTEXTS, DRAFT_BATCHES, DRAFT_GAMMAS, TOKENS, add_drafters, measure_profile
+from engine.profiler import (
+    CONTEXTS,
+    DRAFT_BATCHES,
+    DRAFT_GAMMAS,
+    TOKENS,
+    Measuring,
+    Profiling,
+    add_drafters,
+    measure_profile,
+)
 from engine.records import Event, Stepped
 from engine.sweep import CellFinished, run_sweep
 from engine.sweep_cell import Bench
@@ -22,6 +32,21 @@ from tests.engine.sweep_bench import ClockedEngine, settings
 from tests.fakes import FakeScript
 
 
+class Finished(NamedTuple):
+    profile: CostProfile
+    said: list[Measuring]
+
+
+def finished(measuring: Profiling) -> Finished:
+    """What a measurement gives in the end, and what it said on the way."""
+    said: list[Measuring] = []
+    while True:
+        try:
+            said.append(next(measuring))
+        except StopIteration as end:
+            return Finished(end.value, said)
+
+
 @pytest.fixture(scope="module")
 def engine(tiny_folder: Callable[..., Path]) -> Engine:
     folder = str(tiny_folder(seed=1, layers=2))
@@ -29,10 +54,9 @@ def engine(tiny_folder: Callable[..., Path]) -> Engine:
 
 
 def test_a_profile_holds_every_shape_and_every_drafter_and_leaves_the_engine_idle(engine: Engine) -> None:
-    said: list[str] = []
     pool = [PoolPrompt(str(i), "t", f"The quick brown fox {i}") for i in range(4)]
-    bare = measure_profile(engine, lambda message, fraction: said.append(message))
-    profile = add_drafters(engine, bare, [DrafterChoice("ngram")], pool, lambda message, fraction: said.append(message))
+    bare, _ = finished(measure_profile(engine))
+    profile, said = finished(add_drafters(engine, bare, [DrafterChoice("ngram")], pool))
     rows = {cost.rows for cost in profile.passes}
     assert rows == {1, 2, 4, 8} and len(profile.passes) == 4 * len(TOKENS) * len(CONTEXTS)
     assert all(cost.seconds > 0 for cost in profile.passes)
@@ -43,9 +67,38 @@ def test_a_profile_holds_every_shape_and_every_drafter_and_leaves_the_engine_idl
     assert profile.bytes_per_s > 0 and profile.flops_per_s > 0
     assert not engine.has_work() and engine.target.pool.used_blocks == 0
     engine.target.pool.check_integrity()
-    assert add_drafters(engine, profile, [DrafterChoice("ngram")], pool, lambda message, fraction: None) == profile
+    assert finished(add_drafters(engine, profile, [DrafterChoice("ngram")], pool)).profile == profile
     assert fit(profile).passes.error < 1.0
-    assert any("ngram" in message for message in said)
+    assert any("ngram" in now.message for now in said) and all(0 <= now.fraction <= 1 for now in said)
+
+
+@pytest.mark.parametrize("turns", [1, 40, 95, 170, 260])
+def test_a_measurement_that_is_ended_leaves_the_engine_idle_and_every_turn_is_a_pass(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    passes = 0
+    forward = engine.target.forward
+
+    def counted(*args: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return forward(*args)
+
+    monkeypatch.setattr(engine.target, "forward", counted)
+    pool = [PoolPrompt(str(i), "t", f"The quick brown fox {i}") for i in range(4)]
+
+    def both() -> Profiling:
+        profile = yield from measure_profile(engine)
+        return (yield from add_drafters(engine, profile, [DrafterChoice("ngram"), DrafterChoice("draft_model")], pool))
+
+    measuring = both()
+    for _ in range(turns):
+        before = passes
+        next(measuring)
+        assert passes - before <= 1, "whoever wants to end it waits for one pass"
+    measuring.close()
+    assert not engine.has_work() and engine.target.pool.used_blocks == 0
+    engine.target.pool.check_integrity()
 
 
 class UnevenEngine(ClockedEngine):
@@ -64,10 +117,10 @@ class UnevenEngine(ClockedEngine):
 
 
 def test_a_drafter_that_mostly_costs_nothing_is_charged_what_it_costs_on_average(engine: Engine) -> None:
-    bare = measure_profile(engine, lambda message, fraction: None)
+    bare, _ = finished(measure_profile(engine))
     pool = [PoolPrompt(str(i), "t", f"Prompt {i}") for i in range(8)]
     uneven = cast(Engine, UnevenEngine())
-    profile = add_drafters(uneven, bare, [DrafterChoice("ngram")], pool, lambda message, fraction: None)
+    profile, _ = finished(add_drafters(uneven, bare, [DrafterChoice("ngram")], pool))
     for cost in profile.drafters["ngram"]:
         assert 1.2e-3 < cost.draft_s < 2.0e-3
 
@@ -79,10 +132,10 @@ class CrowdedEngine(ClockedEngine):
 
 
 def test_a_batch_that_never_decodes_together_is_left_out_and_not_taken_for_free(engine: Engine) -> None:
-    bare = measure_profile(engine, lambda message, fraction: None)
+    bare, _ = finished(measure_profile(engine))
     pool = [PoolPrompt(str(i), "t", f"Prompt {i}") for i in range(8)]
     crowded = cast(Engine, CrowdedEngine(FakeScript(max_batch_size=4, prefill_steps=1)))
-    profile = add_drafters(crowded, bare, [DrafterChoice("ngram")], pool, lambda message, fraction: None)
+    profile, _ = finished(add_drafters(crowded, bare, [DrafterChoice("ngram")], pool))
     assert [cost[:2] for cost in profile.drafters["ngram"]] == [(1, gamma) for gamma in DRAFT_GAMMAS]
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from engine.errors import InvalidRequestError, PromptTooLongError
+from engine.errors import EngineFailure, InvalidRequestError, PromptTooLongError
 from engine.sweep import CellFinished, CellProgress, CellStarted, SweepEnded, check_prompts, run_sweep, usable
 from engine.sweep_cell import Measurement, measure_cell
 from engine.sweep_plan import DrafterChoice, PoolPrompt, PromptQueue, SweepSettings, make_plan
@@ -137,6 +137,30 @@ def test_cancelling_takes_effect_at_the_next_step_keeps_what_is_done_and_leaves_
     assert events[-1] == SweepEnded(cancelled=True)
     assert 1 <= sum(isinstance(e, CellFinished) for e in events) < 12
     assert not engine.has_work() and engine.steps_taken <= taken + 2
+
+
+@pytest.mark.parametrize("steps", [1, 7, 12])
+def test_a_stop_while_it_warms_up_takes_effect_at_the_next_step_and_leaves_the_engine_idle(steps: int) -> None:
+    engine = ClockedEngine()
+    events = run_sweep(engine.bench(lambda: engine.steps_taken >= steps), settings(max_tokens=64), make_pool())
+    assert [type(event) for event in events] == [CellProgress] * steps + [SweepEnded]
+    assert not engine.has_work() and engine.steps_taken == steps + 1, "one more ends the requests"
+
+
+def test_a_sweep_that_is_abandoned_while_it_warms_up_leaves_the_engine_idle() -> None:
+    engine = ClockedEngine()
+    events = run_sweep(engine.bench(), settings(), make_pool())
+    next(events)
+    assert engine.has_work()
+    events.close()  # type: ignore[attr-defined]
+    assert not engine.has_work()
+
+
+def test_a_drafter_that_fails_in_the_warm_up_ends_the_sweep_with_its_sentence() -> None:
+    engine = ClockedEngine(FakeScript(max_batch_size=64, fail_lane="ngram"))
+    with pytest.raises(EngineFailure, match="no such token"):
+        measure(engine, settings(), make_pool())
+    assert not engine.has_work()
 
 
 def test_a_sweep_goes_on_where_it_was() -> None:
